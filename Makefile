@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both create .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+# The tests are many small computations: one thread each, one test process per core.
+TEST_ENV := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
+
+.PHONY: help test lint soak bench docs clean
+
+help:
+	@grep -hE '^## ' $(MAKEFILE_LIST) | sed 's/^## //'
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+## make test    lint, type-check and test everything (under 10 minutes on 2 cores)
+test: lint
+	$(TEST_ENV) $(BIN)/pytest -n auto
+
+## make lint    ruff (lint and format) and mypy
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+## make soak    the long tests at their full counts
+soak: .venv/ready
+	$(TEST_ENV) $(BIN)/pytest -n auto --soak
+
+## make bench   the CPU benchmarks; each writes its table into docs/
+bench: .venv/ready
+	$(BIN)/python benchmarks/losses.py
+
+## make docs    the API reference, built from the docstrings into site/
+docs: .venv/ready
+	$(BIN)/pdoc --docformat google --output-directory site tuplet
+
+clean:
+	rm -rf .venv site build dist *.egg-info

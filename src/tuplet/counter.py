@@ -1,0 +1,41 @@
+"""Random numbers that are a function of integers, not of the order in which they are drawn.
+
+What a sample or a pair draws depends on the seed and on its own position alone, so the number of worker
+processes, the block size and the number of ranks change nothing.
+"""
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble the low 32 bits of int64 `x`: two rounds of xor-shift and multiply, each a bijection."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D & _MASK
+    x = (x ^ (x >> 15)) * 0x846CA68B & _MASK
+    return x ^ (x >> 16)
+
+
+def uniform(*keys: int | Tensor) -> Tensor:
+    """Float32 numbers in (0, 1), one for each combination of the broadcast integer keys.
+
+    The numbers are (k + ½)·2⁻²³ for k in 0 … 2²³−1: never 0, never 1, so a logarithm is always finite.
+
+    >>> a, b = uniform(7, torch.arange(3)), uniform(7, torch.arange(1, 3))
+    >>> bool((a[1:] == b).all())
+    True
+    """
+    state: Tensor | None = None
+    for key in keys:
+        k = torch.as_tensor(key, dtype=torch.int64)
+        # Fold in both halves, so that ids beyond 32 bits stay apart.
+        for half in (k & _MASK, (k >> 32) & _MASK):
+            if state is None:
+                state = _mix(half + 0x9E3779B9 & _MASK)
+            else:
+                state = state.to(half.device) if state.ndim == 0 else state
+                state = _mix((state * 0x9E3779B1 + half + 0x85EBCA6B) & _MASK)
+    if state is None:
+        raise ValueError("uniform() needs at least one integer key, got none")
+    return ((state >> 9).to(torch.float32) + 0.5) * 2.0**-23

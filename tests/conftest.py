@@ -1,0 +1,28 @@
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch.set_num_threads(1)
+
+_checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_checks)
+settings.register_profile("soak", max_examples=1000, deadline=None, suppress_health_check=_checks)
+settings.load_profile("test")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--soak", action="store_true", help="run the long tests at their full counts")
+
+
+def pytest_configure(config):
+    if config.getoption("--soak"):
+        settings.load_profile("soak")
+
+
+@pytest.fixture
+def soak(request):
+    """True in `make soak`: a long test then runs its full count instead of a sample."""
+    return request.config.getoption("--soak")

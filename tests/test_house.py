@@ -1,0 +1,42 @@
+"""The rooms stand in one order, and a module imports only from its own room and those before it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "tuplet"
+TOOLS = ["extras", "progress", "counter"]
+ROOMS = [
+    *TOOLS,
+    *["data", "sampling", "models", "rows", "mining", "losses"],
+    *["evaluation", "training", "search", "reports", "cli"],
+]
+MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__main__.py" and path.parent != SOURCE]
+MODULES += [path for path in sorted(SOURCE.glob("*.py")) if path.stem not in ("__init__", "__main__")]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """The rooms of tuplet that a module names in any import, at its top or inside a function."""
+    package = ("tuplet", *path.relative_to(SOURCE).parent.parts)
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            names += [f"{stem}.{alias.name}" for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("tuplet.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_only_from_rooms_before(path):
+    room = room_of(path)
+    assert room in ROOMS, f"{room} is not a room of the house: add it to ROOMS where it belongs"
+    for other in imported_rooms(path) & set(ROOMS):
+        assert ROOMS.index(other) <= ROOMS.index(room), f"{path} imports {other}, which comes after {room}"
