@@ -1,0 +1,1 @@
+"""Datasets with their splits, decoding, caches and augmentation."""

@@ -1,0 +1,146 @@
+"""From a file to pixels: every image becomes upright 8-bit RGB, or one sentence that names the file."""
+
+import io
+import os
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image
+Fit: TypeAlias = Literal["square", "shorter", "longer"]
+
+#: A picture of more pixels than this is refused before a byte of it is decoded: small files that unpack to
+#: gigabytes stop a run otherwise. 10,000 × 8,000 pixels pass.
+MAX_PIXELS = 80_000_000
+#: What shows through a transparent picture.
+BACKGROUND = (255, 255, 255)
+#: The mean colour of ImageNet, which fills what a crop has no picture for.
+MEAN_COLOUR = (124, 116, 104)
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def read_image(source: Source, name: str | None = None) -> Image.Image:
+    """Read an image as upright RGB.
+
+    `source` is a path, the bytes of a file, a binary file or an image. The EXIF orientation is applied (one that
+    cannot be read counts as upright), transparency is laid over `BACKGROUND`, 16-bit greys are divided by 257 and
+    so keep their range, greyscale, palette, CMYK and YCbCr pictures become RGB; of an animation the first frame
+    counts. A corrupt or truncated file, and one of more than `MAX_PIXELS` pixels, is a ValueError with its path,
+    or with `name` where there is no path.
+
+    >>> read_image(Image.new("LA", (4, 3), (0, 0))).getpixel((0, 0))
+    (255, 255, 255)
+    """
+    if isinstance(source, str | os.PathLike):
+        with Path(source).open("rb") as file:
+            return _decode(file, name or str(source))
+    if isinstance(source, bytes):
+        return _decode(io.BytesIO(source), name or f"of {len(source)} bytes in memory")
+    return _decode(source, name or str(getattr(source, "filename", "") or getattr(source, "name", "in memory")))
+
+
+def _decode(source: BinaryIO | Image.Image, name: str) -> Image.Image:
+    try:
+        image = source if isinstance(source, Image.Image) else Image.open(source)
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise ValueError(f"its {width}×{height} pixels exceed tuplet.data.decode.MAX_PIXELS = {MAX_PIXELS:,}")
+        image.load()
+        upright = _UPRIGHT.get(_orientation(image))
+        rgb = _to_rgb(image)
+        return rgb if upright is None else rgb.transpose(upright)
+    except Exception as error:  # Pillow's decoders raise anything from SyntaxError to struct.error
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise ValueError(f"image {name} cannot be read: {reason}; replace it or skip it") from error
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(0x0112, 1))
+    except Exception:
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError(f"its values run from {values.min()} to {values.max()}, outside 16 bits")
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers without a range")
+    if image.has_transparency_data:
+        picture = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, (*BACKGROUND, 255)), picture).convert("RGB")
+    return image.convert("RGB")
+
+
+def fit(image: Image.Image, size: int, how: Fit = "shorter", aspect: float | None = None) -> Image.Image:
+    """Resize with an antialiased bicubic filter.
+
+    `how`: `"square"` gives size × size whatever the proportions, `"shorter"` makes the shorter side `size`,
+    `"longer"` the longer one; both keep the proportions. `aspect` is the true width / height of a picture that
+    was squashed; without it the proportions of the pixels are the true ones.
+
+    >>> fit(Image.new("RGB", (40, 20)), 10, "shorter").size
+    (20, 10)
+    >>> fit(Image.new("RGB", (256, 256)), 120, "longer", aspect=1.5).size
+    (120, 80)
+    """
+    width, height = fitted_size(image.width / image.height if aspect is None else aspect, size, how)
+    if image.size == (width, height):
+        return image
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def fitted_size(aspect: float, size: int, how: Fit) -> tuple[int, int]:
+    """The width and height that `fit` gives a picture of this width / height.
+
+    >>> fitted_size(1.5, 256, "shorter")
+    (384, 256)
+    """
+    if how not in ("square", "shorter", "longer"):
+        raise ValueError(f"how is {how!r}; it must be 'square', 'shorter' or 'longer'")
+    if size < 1 or not aspect > 0:
+        raise ValueError(f"size is {size} and aspect {aspect}; both must be positive")
+    if how == "square" or aspect == 1:
+        return size, size
+    if (aspect > 1) == (how == "shorter"):
+        return max(1, round(size * aspect)), size
+    return size, max(1, round(size / aspect))
+
+
+def centre_crop(image: Image.Image, size: int) -> Image.Image:
+    """The size × size middle of an image; where it does not reach, `MEAN_COLOUR`.
+
+    >>> centre_crop(Image.new("RGB", (300, 200)), 224).size
+    (224, 224)
+    """
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    canvas = Image.new("RGB", (size, size), MEAN_COLOUR)
+    canvas.paste(image, (-left, -top))
+    return canvas
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """The pixels of an RGB image as uint8 (3, H, W).
+
+    >>> to_tensor(Image.new("RGB", (4, 2))).shape
+    torch.Size([3, 2, 4])
+    """
+    if image.mode != "RGB":
+        raise ValueError(f"to_tensor takes an RGB image, got mode {image.mode!r}; read it with read_image first")
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
