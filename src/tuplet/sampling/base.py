@@ -1,0 +1,127 @@
+"""What all samplers share: classes out of labels, epochs, ranks and resuming."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+Labels = Sequence[int] | np.ndarray | torch.Tensor
+Group = list[int]
+
+
+class Options(TypedDict, total=False):
+    """What every sampler takes beside its own numbers."""
+
+    batches: int | None
+    rank: int | None
+    world_size: int | None
+
+
+class ClassSampler(Sampler[list[int]]):
+    """Batches of indices for `torch.utils.data.DataLoader(batch_sampler=…)`.
+
+    **Epochs.** An epoch is ⌊N / batch⌋ batches (at least one) unless `batches` is given, and a function of the seed
+    and the epoch's number alone. Iterating to the end moves on to the next epoch; `set_epoch` goes to any.
+
+    **Ranks.** Under `torch.distributed`, or where `rank` and `world_size` are given, all processes draw the same
+    batch and each yields its own run of whole groups, so the batches of all ranks together are the batch that one
+    process would have drawn.
+
+    **Resuming.** `state_dict()` says how far the latest iteration has come, and after `load_state_dict` the next
+    iteration yields exactly what would have followed. A `DataLoader` with workers draws ahead of what it has
+    delivered: count the delivered batches yourself and load {"epoch": …, "batch": that number}.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        batch_size: int,
+        seed: int = 0,
+        batches: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        labels = _integers(labels)
+        values, classes = np.unique(labels, return_inverse=True)
+        members = np.split(np.argsort(classes, kind="stable"), np.cumsum(np.bincount(classes))[:-1])
+        self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
+        self.members = [own for own in members if len(own) >= 2]
+        name = type(self).__name__
+        if not self.members:
+            raise ValueError(f"{name} needs a class with two examples, and none of the {len(values)} classes has two")
+        if self.left_out:
+            named = ", ".join(map(str, self.left_out[:20])) + (", …" if len(self.left_out) > 20 else "")
+            warnings.warn(f"{name} leaves out {len(self.left_out)} classes of one example: {named}", stacklevel=3)
+        at_least("batches", 1 if batches is None else batches, 1)
+        at_least("seed", seed, 0)
+        if (rank is None) != (world_size is None):
+            raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or neither")
+        self.seed = seed
+        self.epoch = 0
+        self._batches = batches or max(1, len(labels) // batch_size)
+        self._place = None if rank is None or world_size is None else (rank, world_size)
+        self._drawn = 0  # batches that the latest iteration has yielded
+        self._resume = 0  # batches that the next iteration leaves out
+
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Batches without end, each a list of groups that stay together on one rank."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start, self._resume = self._resume, 0
+        self._drawn = start
+        draws = self.draw(np.random.default_rng([self.seed, self.epoch]))
+        for groups in islice(draws, start, self._batches):
+            self._drawn += 1
+            yield [index for group in self._own(groups) for index in group]
+        self.epoch, self._drawn = self.epoch + 1, 0
+
+    def _own(self, groups: list[Group]) -> list[Group]:
+        rank, world_size = self._place or _current_place()
+        if world_size > len(groups):
+            raise ValueError(f"a batch of {len(groups)} groups cannot be shared by {world_size} ranks; make it larger")
+        first, last = (len(groups) * r // world_size for r in (rank, rank + 1))
+        return groups[first:last]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; the epoch that `load_state_dict` has just set is not rewound."""
+        if epoch != self.epoch:
+            self.epoch, self._drawn, self._resume = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, and how many of its batches were drawn."""
+        return {"epoch": self.epoch, "batch": self._drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next iteration go on from where `state` was taken."""
+        self.epoch, self._drawn = state["epoch"], state["batch"]
+        self._resume = self._drawn
+
+
+def _integers(labels: Labels) -> np.ndarray:
+    array = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"labels must be a list of at least one integer, got shape {array.shape}")
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"labels must be integers, got {array.dtype}; number the classes first")
+    return array
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a number that is too small."""
+    if value < least:
+        raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def _current_place() -> tuple[int, int]:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1

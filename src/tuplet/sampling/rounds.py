@@ -1,0 +1,92 @@
+"""The order in which every sampler takes classes and examples."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+
+class Rounds:
+    """Classes in shuffled rounds; of each class its examples in shuffled order, without repeats until all were used.
+
+    A round holds every class that still has `visit` unused examples (or all of its own, if it has fewer); when there
+    is none, those with any unused example; when all were used, everything starts again. So larger classes come in
+    more rounds than smaller ones. A class that must be in each of the remaining batches if its examples are all
+    to be seen in this epoch goes first. An epoch that draws as many examples as there are thus touches almost all.
+
+    >>> rounds = Rounds([np.array([0, 1]), np.array([2, 3])], visit=2, batches=1, rng=np.random.default_rng(0))
+    >>> sorted(rounds.next_class() for _ in range(2))
+    [0, 1]
+    """
+
+    def __init__(self, members: Sequence[np.ndarray], visit: int, batches: int, rng: np.random.Generator) -> None:
+        self.members = members
+        self.queue: list[int] = []  # the classes that still have their turn in this round
+        self._rng = rng
+        self._batches = batches  # that are still to come
+        self._sizes = np.array([len(own) for own in members])
+        self._enough = np.minimum(self._sizes, visit)
+        self._unused = self._sizes.copy()  # in the present order of each class
+        self._taken = np.zeros_like(self._sizes)  # since the start
+        self._orders = [rng.permutation(own) for own in members]
+
+    def start_batch(self, classes: int) -> list[int]:
+        """Begin a batch; the classes that must be in it, if it can hold them, are queued first and returned."""
+        needs_all = np.flatnonzero(self._sizes - self._taken >= self._enough * self._batches)
+        self._batches -= 1
+        if len(needs_all) > classes:
+            return []
+        urgent = self._rng.permutation(needs_all).tolist()
+        had_turn, rest = set(urgent), []
+        for c in self.queue:
+            if c in had_turn:
+                had_turn.remove(c)
+            else:
+                rest.append(c)
+        self.queue = urgent + rest
+        return urgent
+
+    def next_class(self, busy: Collection[int] = ()) -> int:
+        """The next class that is not `busy`; a busy one keeps its turn."""
+        while True:
+            for place, c in enumerate(self.queue):
+                if c not in busy:
+                    return self.queue.pop(place)
+            self.start_round(busy)
+
+    def start_round(self, busy: Collection[int] = ()) -> None:
+        """Queue another round, one with at least one class that is not `busy`."""
+        free = np.ones(len(self.members), dtype=bool)
+        free[list(busy)] = False
+        if not free.any():
+            raise ValueError(f"all {len(free)} classes are taken already; ask for a smaller batch")
+        for eligible in (self._unused >= self._enough, self._unused > 0):
+            if (eligible & free).any():
+                self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
+                return
+        for c in np.flatnonzero(free).tolist():
+            self._restart(c, last=())
+        self.queue += self._rng.permutation(np.flatnonzero(self._unused > 0)).tolist()
+
+    def take(self, c: int, count: int, avoid: Collection[int] = ()) -> list[int]:
+        """The next `count` examples of class `c`; those in `avoid` come last when its order starts again."""
+        taken: list[int] = []
+        while len(taken) < count:
+            if self._unused[c] == 0:
+                self._restart(c, last={*avoid, *taken})
+            start = self._sizes[c] - self._unused[c]
+            some = self._orders[c][start : start + count - len(taken)].tolist()
+            self._unused[c] -= len(some)
+            taken += some
+        self._taken[c] += count
+        return taken
+
+    def put_back(self, c: int) -> None:
+        """Undo the last example that was taken of class `c`."""
+        self._unused[c] += 1
+        self._taken[c] -= 1
+
+    def _restart(self, c: int, last: Collection[int]) -> None:
+        order = self._rng.permutation(self.members[c])
+        late = np.isin(order, list(last))
+        self._orders[c] = np.concatenate([order[~late], order[late]])
+        self._unused[c] = self._sizes[c]

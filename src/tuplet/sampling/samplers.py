@@ -1,0 +1,154 @@
+"""The batches of the papers: pairs, triplets, C×K and uniform n-groups."""
+
+from collections.abc import Iterator
+from typing import Unpack
+
+import numpy as np
+
+from tuplet.sampling.base import ClassSampler, Group, Labels, Options, at_least
+from tuplet.sampling.rounds import Rounds
+
+
+class ClassBalancedSampler(ClassSampler):
+    """`classes` classes with `per_class` examples each, one class after the other.
+
+    The C×K batches of 002 and 004, and the N×M batches of 001, section 4.4. A class that is smaller than `per_class`
+    repeats its examples, each as often as the others or once more.
+
+    >>> sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], classes=2, per_class=3)
+    >>> [len(batch) for batch in sampler]
+    [6]
+    """
+
+    def __init__(self, labels: Labels, classes: int, per_class: int, seed: int = 0, **options: Unpack[Options]) -> None:
+        at_least("classes", classes, 1)
+        at_least("per_class", per_class, 1)
+        super().__init__(labels, classes * per_class, seed, **options)
+        if classes > len(self.members):
+            raise ValueError(f"classes is {classes}, but only {len(self.members)} classes have two examples")
+        self.classes, self.per_class = classes, per_class
+
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+        rounds = Rounds(self.members, self.per_class, len(self), rng)
+        while True:
+            rounds.start_batch(self.classes)
+            batch: dict[int, Group] = {}
+            while len(batch) < self.classes:
+                c = rounds.next_class(busy=batch)
+                batch[c] = rounds.take(c, self.per_class)
+            yield list(batch.values())
+
+
+class NPairSampler(ClassBalancedSampler):
+    """Two examples of each of `pairs` classes: query and positive, next to each other (001, section 3.2).
+
+    >>> batch = next(iter(NPairSampler([7, 7, 7, -1, -1, 3, 3, 3], pairs=3)))
+    >>> len(batch), len(set(batch))
+    (6, 6)
+    """
+
+    def __init__(self, labels: Labels, pairs: int = 60, seed: int = 0, **options: Unpack[Options]) -> None:
+        super().__init__(labels, pairs, 2, seed, **options)
+
+
+class NGroupSampler(ClassSampler):
+    """Uniform n-group batches (003): `groups` classes of `per_group` examples, and more where classes are small.
+
+    A class gives `per_group` examples, or all it has if it has fewer; classes are added until the batch holds
+    exactly groups · per_group examples. No example is repeated in a batch. Where one place is left, the last class with
+    more than two gives up one, so that the class that fills the batch brings a pair and not a lone example.
+
+    >>> sampler = NGroupSampler([0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], groups=2, per_group=4)
+    >>> [len(batch) for batch in sampler]
+    [8]
+    """
+
+    def __init__(
+        self, labels: Labels, groups: int = 16, per_group: int = 8, seed: int = 0, **options: Unpack[Options]
+    ) -> None:
+        at_least("groups", groups, 1)
+        at_least("per_group", per_group, 2)
+        self.groups, self.per_group = groups, per_group
+        super().__init__(labels, groups * per_group, seed, **options)
+        most = sum(min(len(own), per_group) for own in self.members)
+        if most < groups * per_group:
+            raise ValueError(
+                f"groups × per_group is {groups} × {per_group}, but with at most {per_group} of a class "
+                f"the {len(self.members)} classes of two or more give {most} examples; ask for fewer"
+            )
+
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+        rounds = Rounds(self.members, self.per_group, len(self), rng)
+        while True:
+            rounds.start_batch(self.groups)
+            batch: dict[int, Group] = {}
+            room = self.groups * self.per_group
+            while room:
+                if room == 1 and (givers := [c for c in batch if len(batch[c]) > 2]):
+                    batch[givers[-1]].pop()
+                    rounds.put_back(givers[-1])
+                    room = 2
+                c = rounds.next_class(busy=batch)
+                batch[c] = rounds.take(c, min(self.per_group, len(self.members[c]), room))
+                room -= len(batch[c])
+            yield list(batch.values())
+
+
+class TripletSampler(ClassSampler):
+    """`triplets` disjoint triplets: anchor, positive and negative next to each other, no example twice in a batch.
+
+    The pair's class and the negative's class are each the next of the shuffled rounds.
+
+    >>> labels = [0, 0, 0, 1, 1, 1]
+    >>> batch = next(iter(TripletSampler(labels, triplets=2)))
+    >>> len(set(batch)), [labels[a] == labels[p] != labels[n] for a, p, n in (batch[:3], batch[3:])]
+    (6, [True, True])
+    """
+
+    def __init__(self, labels: Labels, triplets: int = 40, seed: int = 0, **options: Unpack[Options]) -> None:
+        at_least("triplets", triplets, 1)
+        super().__init__(labels, 3 * triplets, seed, **options)
+        self.triplets = triplets
+        self._sizes = np.array([len(own) for own in self.members])
+        if not _can_give(self._sizes, triplets):
+            raise ValueError(
+                f"triplets is {triplets}, but {len(self.members)} classes with {self._sizes.sum()} examples, "
+                f"{self._sizes.max()} of them in one class, do not give so many disjoint ones; ask for fewer"
+            )
+
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+        rounds = Rounds(self.members, 2, len(self), rng)
+        while True:
+            free = self._sizes.copy()  # the examples of each class that are not in the batch
+            batch: list[Group] = []
+            for missing in reversed(range(self.triplets)):
+                used = [index for group in batch for index in group]
+                c, n = self._classes(rounds, free, missing)
+                batch.append(rounds.take(c, 2, avoid=used) + rounds.take(n, 1, avoid=used))
+                free[c] -= 2
+                free[n] -= 1
+            yield batch
+
+    def _classes(self, rounds: Rounds, free: np.ndarray, missing: int) -> tuple[int, int]:
+        """The classes of the next pair and negative, such that `missing` more triplets can follow."""
+        busy_pairs = set(np.flatnonzero(free < 2).tolist())
+        while True:
+            c = rounds.next_class(busy_pairs)
+            busy = {c, *np.flatnonzero(free < 1).tolist()}
+            while len(busy) < len(free):
+                n = rounds.next_class(busy)
+                after = free.copy()
+                after[c] -= 2
+                after[n] -= 1
+                if _can_give(after, missing):
+                    return c, n
+                rounds.queue.insert(0, n)
+                busy.add(n)
+            rounds.queue.insert(0, c)
+            busy_pairs.add(c)
+
+
+def _can_give(free: np.ndarray, triplets: int) -> bool:
+    """Whether classes with so many free examples can give `triplets` disjoint triplets."""
+    total = free.sum()
+    return bool(total >= 3 * triplets and total - free.max() >= triplets and (free // 2).sum() >= triplets)

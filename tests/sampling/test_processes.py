@@ -1,0 +1,37 @@
+"""Two real processes under torch.distributed draw the batch of one."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, sys, torch
+from tuplet import sampling
+labels = [i // 6 for i in range(120)]
+rank, world_size, folder, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+if world_size > 1:
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world_size)
+# Ranks whose models disagree, as rounding makes them now and then: the choice of rank 0 must hold for both.
+vectors = torch.randn(120, 4, generator=torch.Generator().manual_seed(rank))
+if name == "hard":
+    sampler = sampling.HardClassSampler(labels, lambda i: vectors[i], pairs=6)
+else:
+    sampler = sampling.NPairSampler(labels, pairs=6)
+json.dump(list(sampler), open(f"{folder}/{world_size}-{rank}.json", "w"))
+if world_size > 1:
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("name", ["npair", "hard"])
+def test_two_processes_share_the_batches_of_one(tmp_path, name):
+    runs = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), str(world_size), str(tmp_path), name])
+        for rank, world_size in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
+    whole, first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1"))
+    assert [a + b for a, b in zip(first, second, strict=True)] == whole

@@ -1,0 +1,309 @@
+"""The samplers' contract: exact batches, rounds, coverage, ranks and resuming."""
+
+import functools
+import itertools
+import warnings
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tuplet import sampling
+from tuplet.sampling.samplers import _can_give
+
+
+def labels_of(sizes, values=None, seed=0):
+    values = range(len(sizes)) if values is None else values
+    labels = np.repeat(np.array(list(values)), sizes)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+def vectors_of(labels):
+    directions = torch.randn(max(labels) + 1, 6, generator=torch.Generator().manual_seed(0))
+    return lambda indices: directions[torch.as_tensor(labels).long()[indices]]
+
+
+def hard(labels, pairs, **options):
+    return sampling.HardClassSampler(labels, vectors_of(labels), pairs, candidates=max(pairs, 20), **options)
+
+
+MAKERS = {
+    "npair": (lambda labels, **o: sampling.NPairSampler(labels, 6, **o), 12),
+    "triplet": (lambda labels, **o: sampling.TripletSampler(labels, 5, **o), 15),
+    "balanced": (lambda labels, **o: sampling.ClassBalancedSampler(labels, 4, 5, **o), 20),
+    "ngroup": (lambda labels, **o: sampling.NGroupSampler(labels, 4, 4, **o), 16),
+    "hard": (lambda labels, **o: hard(labels, 6, **o), 12),
+}
+every_sampler = pytest.mark.parametrize(("make", "batch_size"), MAKERS.values(), ids=MAKERS)
+
+
+@every_sampler
+def test_an_epoch_is_n_over_batch_batches(make, batch_size):
+    labels = labels_of([6] * 12)
+    assert len(make(labels)) == len(list(make(labels))) == 72 // batch_size
+    assert len(make(labels, batches=9)) == len(list(make(labels, batches=9))) == 9
+
+
+@every_sampler
+def test_fewer_examples_than_a_batch_still_give_one(make, batch_size):
+    labels = labels_of([2] * 6 + [4])
+    assert len(make(labels)) == len(list(make(labels))) == 1
+
+
+@given(st.lists(st.integers(2, 9), min_size=6, max_size=20), st.integers(0, 5))
+def test_npair_batches_hold_two_of_each_class(sizes, seed):
+    labels = labels_of(sizes, seed=seed)
+    for batch in sampling.NPairSampler(labels, pairs=6, seed=seed):
+        assert len(set(batch)) == 12
+        first, second = labels[batch[::2]], labels[batch[1::2]]
+        assert (first == second).all()
+        assert len(set(first)) == 6
+
+
+@given(st.lists(st.integers(2, 9), min_size=4, max_size=20), st.integers(1, 7), st.integers(0, 5))
+def test_class_balanced_repeats_only_in_classes_that_are_too_small(sizes, per_class, seed):
+    labels = labels_of(sizes, seed=seed)
+    for batch in sampling.ClassBalancedSampler(labels, classes=4, per_class=per_class, seed=seed):
+        groups = np.array(labels[batch]).reshape(4, per_class)
+        assert (groups == groups[:, :1]).all()
+        assert len(set(groups[:, 0])) == 4
+        counts = Counter(batch)
+        for index, count in counts.items():
+            size = sizes[labels[index]]
+            assert count <= -(-per_class // size)
+            assert count == 1 or size < per_class
+
+
+def test_n_by_m_batches_keep_the_batch_and_trade_classes_for_examples():
+    """001, section 4.4: N/2 classes with four examples instead of N with two."""
+    labels = labels_of([12] * 30)
+    for classes, per_class in ((12, 2), (6, 4), (3, 8)):
+        for batch in sampling.ClassBalancedSampler(labels, classes, per_class):
+            assert sorted(Counter(labels[batch]).values()) == [per_class] * classes
+
+
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=20), st.integers(1, 5), st.integers(2, 6), st.integers(0, 5))
+def test_ngroup_batches_are_full_and_without_repeats(sizes, groups, per_group, seed):
+    assume(sum(min(size, per_group) for size in sizes) >= groups * per_group)
+    labels = labels_of(sizes, seed=seed)
+    for batch in sampling.NGroupSampler(labels, groups, per_group, seed=seed):
+        assert len(batch) == len(set(batch)) == groups * per_group
+        counts = Counter(labels[batch])
+        assert max(counts.values()) <= per_group
+        if min(sizes) >= per_group:
+            assert list(counts.values()) == [per_group] * groups
+        lone = sum(count == 1 for count in counts.values())
+        # One example alone only where nobody could give one up: pairs in a batch of odd size.
+        assert lone == 0 or (lone == 1 and max(counts.values()) <= 2 and len(batch) % 2)
+
+
+@given(st.lists(st.integers(2, 9), min_size=2, max_size=12), st.integers(1, 12), st.integers(0, 5))
+def test_triplets_are_disjoint_and_of_two_classes(sizes, triplets, seed):
+    assume(_can_give(np.array(sizes), triplets))
+    labels = labels_of(sizes, seed=seed)
+    for batch in sampling.TripletSampler(labels, triplets, seed=seed):
+        assert len(set(batch)) == 3 * triplets
+        anchor, positive, negative = labels[batch].reshape(-1, 3).T
+        assert (anchor == positive).all()
+        assert (anchor != negative).all()
+
+
+def test_how_many_disjoint_triplets_there_are_is_known_exactly(soak):
+    @functools.cache
+    def possible(free, triplets):
+        if triplets == 0:
+            return True
+        for c, n in itertools.permutations(range(len(free)), 2):
+            if free[c] >= 2 and free[n] >= 1:
+                rest = list(free)
+                rest[c] -= 2
+                rest[n] -= 1
+                if possible(tuple(sorted(rest)), triplets - 1):
+                    return True
+        return False
+
+    for classes in range(1, 6 if soak else 5):
+        for free in itertools.combinations_with_replacement(range(8 if soak else 6), classes):
+            for triplets in range(8):
+                assert _can_give(np.array(free), triplets) == possible(free, triplets), (free, triplets)
+
+
+def test_a_dominant_class_does_not_starve_the_triplets():
+    labels = labels_of([900] + [10] * 10)
+    assert all(len(set(batch)) == 240 for batch in sampling.TripletSampler(labels, 80))
+
+
+@every_sampler
+def test_any_integers_in_any_container_give_the_same_batches(make, batch_size):
+    labels = labels_of([4] * 12)
+    plain = list(make(labels))
+    assert list(make(labels.tolist())) == list(make(torch.tensor(labels))) == plain
+    assert list(make(labels.astype(np.uint8))) == plain
+
+
+def test_labels_may_be_huge_and_negative():
+    labels = labels_of([3, 3, 3], values=[-(2**62), 5, 2**62 + 1])
+    for batch in sampling.NPairSampler(labels, pairs=3):
+        assert len(set(labels[batch].tolist())) == 3
+
+
+@every_sampler
+def test_examples_of_a_class_do_not_repeat_until_all_were_used(make, batch_size):
+    labels = labels_of([5, 7, 9, 11, 6, 8, 10, 12, 13, 14])
+    drawn = defaultdict(list)
+    for batch in make(labels, batches=30):
+        for index in batch:
+            drawn[labels[index]].append(index)
+    for c, indices in drawn.items():
+        size = (labels == c).sum()
+        for start in range(0, len(indices), size):
+            turn = indices[start : start + size]
+            assert len(set(turn)) == len(turn)
+
+
+@pytest.mark.parametrize("name", ["npair", "balanced", "ngroup", "hard"])
+def test_classes_come_in_rounds(name):
+    make, _ = MAKERS[name]
+    labels = labels_of([60] * 10)
+    order = [c for batch in make(labels) for c in dict.fromkeys(labels[batch].tolist())]
+    for length in range(1, len(order)):
+        seen = Counter(order[:length])
+        # Within a batch a class whose turn has come may have to wait for the next one.
+        assert max(seen.values()) - min(seen[c] for c in range(10)) <= 2
+    for turn in range(0, len(order) - 29, 30):
+        assert set(order[turn : turn + 30]) == set(range(10))
+
+
+@every_sampler
+@given(sizes=st.lists(st.integers(12, 36), min_size=16, max_size=40), seed=st.integers(0, 3))
+def test_an_epoch_touches_four_fifths_where_sizes_differ_threefold(make, batch_size, sizes, seed):
+    assert coverage(make(labels_of(sizes), seed=seed)) >= 0.8
+
+
+@every_sampler
+@pytest.mark.parametrize("small", [5, 10, 15])
+def test_coverage_holds_where_half_the_classes_are_three_times_as_large(make, batch_size, small):
+    assert coverage(make(labels_of([10] * small + [30] * (20 - small)))) >= 0.8
+
+
+def coverage(sampler):
+    touched = {index for batch in sampler for index in batch}
+    return len(touched) / sum(len(own) for own in sampler.members)
+
+
+def test_coverage_where_mperclass_touched_63_percent():
+    """pytorch-metric-learning's MPerClassSampler touched 2,519 of 4,000 images in an epoch."""
+    from pytorch_metric_learning.samplers import MPerClassSampler
+
+    labels = np.repeat(np.arange(100), 40)
+    theirs = list(MPerClassSampler(labels, m=5, batch_size=120, length_before_new_iter=4000))
+    assert len(set(theirs)) < 0.7 * 4000
+    ours = sampling.ClassBalancedSampler(labels, classes=24, per_class=5)
+    assert len({index for batch in ours for index in batch}) >= 0.98 * 4000
+
+
+@every_sampler
+def test_classes_of_one_example_are_left_out_and_named_once(make, batch_size):
+    labels = np.concatenate([labels_of([4] * 12), [77, 99]])
+    with pytest.warns(UserWarning, match=r"leaves out 2 classes of one example: 77, 99$") as caught:
+        sampler = make(labels)
+    assert len(caught) == 1
+    assert sampler.left_out == [77, 99]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not {48, 49} & {index for _ in range(3) for batch in sampler for index in batch}
+
+
+@every_sampler
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_ranks_share_the_batch_of_one_process(make, batch_size, world_size):
+    labels = labels_of([8] * 14)
+    whole = list(make(labels))
+    shares = [list(make(labels, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    assert [list(itertools.chain(*parts)) for parts in zip(*shares, strict=True)] == whole
+    assert all(parts for share in shares for parts in share)
+
+
+@every_sampler
+def test_ranks_split_between_groups_never_inside(make, batch_size):
+    labels = labels_of([8] * 14)
+    for batch in make(labels, rank=1, world_size=2):
+        anchors = labels[batch]
+        if make is MAKERS["triplet"][0]:
+            assert (anchors[::3] == anchors[1::3]).all()
+        else:
+            assert min(Counter(anchors).values()) >= 2
+
+
+@every_sampler
+@pytest.mark.parametrize("stop", [0, 1, 4, 7])
+def test_a_resumed_run_draws_what_the_uninterrupted_one_does(make, batch_size, stop):
+    labels = labels_of([5, 7, 9, 11, 6, 8, 10, 12, 13, 14])
+    uninterrupted = make(labels, batches=7)
+    epochs = [list(uninterrupted) for _ in range(3)]
+    first = make(labels, batches=7)
+    list(first)
+    for _, _ in zip(range(stop), first, strict=False):
+        pass
+    second = make(labels, batches=7)
+    second.load_state_dict(first.state_dict())
+    if stop < 7:
+        second.set_epoch(1)
+    assert list(second) == epochs[1][stop:]
+    assert list(second) == epochs[2]
+
+
+@every_sampler
+def test_epochs_differ_and_come_back(make, batch_size):
+    sampler = make(labels_of([8] * 14))
+    first, second = list(sampler), list(sampler)
+    assert first != second
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+    assert list(sampler) == second
+
+
+def test_looking_at_a_batch_does_not_use_it_up():
+    sampler = sampling.NPairSampler(labels_of([8] * 14), pairs=6)
+    peek = next(iter(sampler))
+    batches = list(sampler)
+    assert batches[0] == peek
+    assert len(batches) == len(sampler)
+
+
+def test_a_data_loader_takes_the_batches():
+    labels = torch.tensor(labels_of([6] * 8))
+    sampler = sampling.NPairSampler(labels, pairs=4)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(labels), batch_sampler=sampler, num_workers=2)
+    batches = [batch for (batch,) in loader]
+    assert len(batches) == len(loader) == 6
+    assert all((batch[::2] == batch[1::2]).all() for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sampling.NPairSampler([0, 1, 2]), "none of the 3 classes has two"),
+        (lambda: sampling.NPairSampler([0, 0, 1, 1], pairs=3), "classes is 3, but only 2 classes"),
+        (lambda: sampling.NPairSampler([0, 0], pairs=0), "classes is 0; it must be at least 1"),
+        (lambda: sampling.NGroupSampler([0, 0, 1, 1], groups=2, per_group=3), "give 4 examples; ask for fewer"),
+        (lambda: sampling.TripletSampler([0] * 9 + [1, 1], triplets=3), "triplets is 3, but 2 classes"),
+        (lambda: sampling.ClassBalancedSampler([[0, 0]], 1, 1), r"got shape \(1, 2\)"),
+        (lambda: sampling.NPairSampler([0, 0], pairs=1, rank=0), "rank is 0 and world_size is None"),
+        (lambda: sampling.NPairSampler([0, 0], pairs=1, batches=0), "batches is 0"),
+        (lambda: sampling.NPairSampler([0, 0], pairs=1, seed=-1), "seed is -1"),
+        (lambda: list(sampling.NPairSampler([0, 0], pairs=1, rank=0, world_size=2)), "cannot be shared by 2 ranks"),
+        (lambda: sampling.HardClassSampler([0, 0], None, pairs=5, candidates=4), "candidates is 4"),
+    ],
+)
+def test_bad_requests_get_one_sentence(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_labels_that_are_not_integers_are_refused():
+    with pytest.raises(TypeError, match="labels must be integers, got float64"):
+        sampling.NPairSampler([0.5, 0.5])
