@@ -1,0 +1,152 @@
+"""From a name or a module to an embedder, and from a folder back to one."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuplet.models import folder as storage
+from tuplet.models.architectures import ARCHITECTURES, build
+from tuplet.models.backbone import Backbone
+from tuplet.models.embedder import Config, Embedder, Normalize, Pooling
+from tuplet.models.foreign import OwnModule, own_module
+from tuplet.models.preprocessing import Preprocessing
+from tuplet.models.weights import differences, fill, find, read
+
+OWN = "own module"
+
+
+def create(
+    architecture: str | nn.Module,
+    *,
+    dim: int | None = 512,
+    levels: str = "H",
+    pooling: Pooling = "mean",
+    normalize: Normalize = True,
+    weights: str | os.PathLike[str] | None = None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    example: Tensor | None = None,
+    **options: Any,
+) -> Embedder:
+    """An embedder from a backbone's name or from any module.
+
+    Args:
+        architecture: "resnet50" (option `strides`), "bn_inception", "googlenet", "efficientnet_lite0", "convnet"
+            (options `size`, `channels`), "mlp" (options `features`, `hidden`), any name of timm's, or a module that
+            gives a vector, a map, or maps from low to high.
+        dim: the length of a level's embedding; None gives the pooled features without a layer on top.
+        levels: which of the backbone's levels have a head: "L", "M", "H" or several, such as "LMH".
+        pooling: "mean", "max" or "mean+max", their sum.
+        normalize: to unit length always (True), never (False) or outside training only ("eval").
+        weights: a known name (`models.KNOWN`) or a file; None is a random start; "pretrained" is timm's own choice.
+        preprocessing: what the weights say unless this says otherwise: all of it, or only some fields, as in
+            {"size": 227, "how": "square"}.
+        example: for a module without preprocessing, an input from which the widths of its levels are read.
+        **options: the backbone's own.
+
+    >>> embedder = create("resnet50", dim=64, levels="MH")
+    >>> embedder.width, embedder.preprocessing.size
+    (128, 224)
+    """
+    if isinstance(architecture, nn.Module):
+        name, backbone = OWN, _own(architecture, weights, preprocessing, example, options)
+        prepared, options = backbone.usual, {"channels": backbone.channels}
+    else:
+        name = architecture
+        backbone, prepared = _named(architecture, weights, options, told=isinstance(preprocessing, Preprocessing))
+    if isinstance(preprocessing, Preprocessing):
+        prepared = preprocessing
+    elif preprocessing is not None:
+        if prepared is None:
+            raise ValueError(f"{name} has no preprocessing to change; give a whole models.Preprocessing")
+        prepared = replace(prepared, **preprocessing)
+    return _assemble(Config(name, options, dim, levels, pooling, normalize, prepared), backbone)
+
+
+def _own(
+    module: nn.Module,
+    weights: str | os.PathLike[str] | None,
+    preprocessing: Preprocessing | Mapping[str, Any] | None,
+    example: Tensor | None,
+    options: Mapping[str, Any],
+) -> Backbone:
+    if weights is not None or options:
+        given = "weights" if weights is not None else next(iter(options))
+        raise TypeError(f"a module comes with its weights and options, so {given}= cannot be given beside it")
+    if isinstance(module, Backbone):
+        return module
+    if example is None and isinstance(preprocessing, Preprocessing):
+        example = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
+    if example is None:
+        raise ValueError(
+            "a module needs preprocessing= where it takes pictures, or example=, an input to measure it by"
+        )
+    return own_module(module, example)
+
+
+def _named(
+    name: str, weights: str | os.PathLike[str] | None, options: dict[str, Any], told: bool
+) -> tuple[Backbone, Preprocessing | None]:
+    """The backbone with its weights, and the preprocessing that these need; what they demand is put into `options`."""
+    if weights is None:
+        backbone = build(name, options)
+        return backbone, backbone.usual
+    if weights == "pretrained" and name not in ARCHITECTURES:
+        backbone = build(name, {**options, "pretrained": True})
+        return backbone, backbone.usual
+    path, known = find(weights, name)
+    for option, value in (known.options if known else {}).items():
+        if options.setdefault(option, value) != value:
+            raise ValueError(f"{path} needs {option}={value!r}, and {options[option]!r} was given; leave it out")
+    backbone = build(name, options)
+    fill(backbone, read(path), str(path))
+    if known is not None:
+        return backbone, known.preprocessing
+    if backbone.usual is not None and not told:
+        warnings.warn(
+            f"{path} does not say how its images were prepared: taking what {name} usually has, mean "
+            f"{backbone.usual.mean} and std {backbone.usual.std}; give preprocessing= if that is wrong",
+            stacklevel=3,
+        )
+    return backbone, backbone.usual
+
+
+def _assemble(config: Config, backbone: Backbone) -> Embedder:
+    # With the channels last, convolutions run up to twice as fast, on CPUs and on GPUs.
+    embedder = Embedder(config, backbone).to(memory_format=torch.channels_last)
+    # Layers that nothing reads get no gradient; data-parallel training would wait for it.
+    for parameter in backbone.beyond(config.levels):
+        parameter.requires_grad_(False)
+    return embedder
+
+
+def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> Embedder:
+    """The embedder that `save` wrote, in evaluation mode on the CPU. It embeds exactly as the saved one did.
+
+    One that was created from a module of the user's needs such a module again, since a file holds no code: `backbone`.
+    """
+    about, state = storage.read(folder)
+    prepared = about["preprocessing"]
+    config = Config(**{**about, "preprocessing": Preprocessing(**prepared) if prepared else None})
+    if config.architecture != OWN:
+        if backbone is not None:
+            raise TypeError(f"{folder} holds a {config.architecture}, which is built from its name; leave backbone out")
+        with torch.random.fork_rng(devices=[]):
+            network = build(config.architecture, config.options)
+    elif backbone is None:
+        raise ValueError(
+            f"{folder} was made from a module, which no file holds; give it as load(folder, backbone=module)"
+        )
+    else:
+        network = backbone if isinstance(backbone, Backbone) else OwnModule(backbone, config.options["channels"])
+    embedder = _assemble(config, network)
+    dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
+    embedder.to(dtype)
+    if found := differences(state, embedder.state_dict()):
+        raise ValueError(f"{folder} does not fit the module given as backbone: {found}")
+    embedder.load_state_dict(state)
+    return embedder.eval()

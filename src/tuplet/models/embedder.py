@@ -1,0 +1,229 @@
+"""The embedder: a backbone, a head on each of its levels, and the preprocessing that belongs to its weights."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tuplet.models import folder as storage
+from tuplet.models.backbone import LEVELS, Backbone
+from tuplet.models.preprocessing import Preprocessing
+from tuplet.models.reading import batches
+from tuplet.progress import track
+
+Pooling: TypeAlias = Literal["mean", "max", "mean+max"]
+Normalize: TypeAlias = bool | Literal["eval"]
+Picture: TypeAlias = str | os.PathLike[str] | bytes | Image.Image
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything about an embedder but its weights, as plain data."""
+
+    architecture: str
+    options: Mapping[str, Any]
+    dim: int | None
+    levels: str
+    pooling: Pooling
+    normalize: Normalize
+    preprocessing: Preprocessing | None
+
+    def __post_init__(self) -> None:
+        if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(LEVELS):
+            raise ValueError(f"levels is {self.levels!r}; it must be one or more of L, M and H, such as 'H' or 'LMH'")
+        object.__setattr__(self, "levels", "".join(level for level in LEVELS if level in self.levels))
+        if self.dim is not None and self.dim < 1:
+            raise ValueError(f"dim is {self.dim}; it must be positive, or None for the pooled features themselves")
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is {self.pooling!r}; it must be 'mean', 'max' or 'mean+max'")
+        if self.normalize not in (True, False, "eval"):
+            raise ValueError(f"normalize is {self.normalize!r}; it must be True, False or 'eval'")
+
+
+def pool(x: Tensor, how: Pooling) -> Tensor:
+    """A map (N, C, h, w) as a vector (N, C): its mean, its maximum or the sum of both; a vector stays as it is.
+
+    >>> pool(torch.tensor([[[[1.0, 3.0]]]]), "mean+max")
+    tensor([[5.]])
+    """
+    if x.ndim == 2:
+        return x
+    if x.ndim != 4:
+        raise ValueError(f"the backbone gives shape {tuple(x.shape)}; a head needs (N, C) or (N, C, h, w)")
+    if how == "mean":
+        return x.mean((2, 3))
+    return x.amax((2, 3)) if how == "max" else x.mean((2, 3)) + x.amax((2, 3))
+
+
+class Embedder(nn.Module):
+    """Pictures to vectors: backbone → pooling → linear layer → unit length, for each level.
+
+    Called with images (N, 3, H, W) in 0 … 255, uint8 or float, it takes off the mean and divides by the deviation of
+    its weights itself. It gives (N, width): the levels' vectors one after another. Where they are normalised, each
+    has length 1/√levels, so that the whole has length 1 and its squared distance is the mean of the levels';
+    `split` gives the levels back at unit length, for a loss on each.
+
+    >>> from tuplet import models
+    >>> embedder = models.create("convnet", dim=2)
+    >>> embedder(torch.zeros(5, 3, 28, 28, dtype=torch.uint8)).shape
+    torch.Size([5, 2])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__()
+        missing = [level for level in config.levels if level not in backbone.channels]
+        if missing:
+            raise ValueError(
+                f"{config.architecture} has no level {missing[0]}; its levels are {''.join(backbone.channels)}"
+            )
+        self.config = config
+        self.backbone = backbone
+        widths = {level: backbone.channels[level] for level in config.levels}
+        if config.dim is None:
+            self.heads = nn.ModuleDict({level: nn.Identity() for level in widths})
+            self.widths = list(widths.values())
+        else:
+            self.heads = nn.ModuleDict({level: nn.Linear(width, config.dim) for level, width in widths.items()})
+            self.widths = [config.dim] * len(widths)
+        if config.preprocessing is not None:
+            for name in ("mean", "std"):
+                values = torch.tensor(getattr(config.preprocessing, name)).view(1, -1, 1, 1)
+                self.register_buffer(name, values, persistent=False)
+        self.frozen_batchnorm = False
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How pictures are prepared for these weights; None where the input is no picture."""
+        return self.config.preprocessing
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(chain(self.parameters(), self.buffers()), torch.empty(0)).device
+
+    @property
+    def width(self) -> int:
+        """The length of an embedding: all levels together."""
+        return sum(self.widths)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeddings (N, width), float32 or wider."""
+        maps = self.backbone(self._prepare(images), self.config.levels)
+        vectors = [head(pool(maps[level], self.config.pooling)) for level, head in self.heads.items()]
+        vectors = [v.to(torch.promote_types(v.dtype, torch.float32)) for v in vectors]
+        if self._unit():
+            vectors = [normalize(v, dim=1) / math.sqrt(len(vectors)) for v in vectors]
+        return torch.cat(vectors, 1)
+
+    def split(self, embeddings: Tensor) -> list[Tensor]:
+        """The embedding of each level, from low to high, at unit length where the embedder normalises.
+
+        In the mode, training or evaluation, in which `embeddings` were made.
+        """
+        scale = math.sqrt(len(self.widths)) if self._unit() else 1.0
+        return [part * scale for part in embeddings.split(self.widths, dim=1)]
+
+    def select(self, levels: str) -> "Embedder":
+        """An embedder of some of the levels, sharing this one's weights; it runs no further than it must."""
+        missing = [level for level in levels if level not in self.config.levels]
+        if missing:
+            raise ValueError(
+                f"this embedder has the levels {self.config.levels}, not {missing[0]}; create it with more"
+            )
+        part = Embedder(replace(self.config, levels=levels), self.backbone)
+        part.heads = nn.ModuleDict({level: self.heads[level] for level in part.config.levels})
+        return part.to(self.device).train(self.training)
+
+    def _unit(self) -> bool:
+        return self.config.normalize is True or (self.config.normalize == "eval" and not self.training)
+
+    def _prepare(self, images: Tensor) -> Tensor:
+        if self.preprocessing is None:
+            return images
+        channels = self.mean.shape[1]
+        if images.ndim != 4 or images.shape[1] not in (3, channels):
+            raise ValueError(f"images have shape {tuple(images.shape)}; they must be (N, {channels}, H, W) in 0 … 255")
+        x = images.to(torch.promote_types(self.mean.dtype, torch.float32))
+        if channels == 1 and images.shape[1] == 3:
+            x = 0.299 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
+        # The buffers follow the network's type, so they say which type it wants.
+        return ((x - self.mean) / self.std).to(self.mean.dtype)
+
+    def freeze_batchnorm(self, affine: bool = True) -> Self:
+        """Keep BatchNorm at its running statistics through any `train()`, and with `affine` its scale and shift too."""
+        self.frozen_batchnorm = True
+        if affine:
+            for module in self._batchnorms():
+                module.requires_grad_(False)
+        return self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Training or evaluation mode; frozen BatchNorm stays in evaluation."""
+        super().train(mode)
+        if self.frozen_batchnorm:
+            for module in self._batchnorms():
+                module.eval()
+        return self
+
+    def _batchnorms(self) -> Iterator[nn.Module]:
+        return (module for module in self.modules() if isinstance(module, _BatchNorm))
+
+    def embed(
+        self, images: Tensor | Picture | Sequence[Picture], *, batch_size: int | None = None, workers: int | None = None
+    ) -> Tensor:
+        """Embeddings (n, width) of pictures, float32 on the CPU, made where the embedder is and in evaluation mode.
+
+        `images`: paths, the bytes of files or PIL images, one or many, which are prepared as the weights need; or a
+        tensor (n, 3, H, W) in 0 … 255, which is taken as it is. Batches are of `batch_size`, else of 128, or of 8 on
+        a CPU, where large ones are slower; files are decoded in `workers` threads. A corrupt file is a ValueError
+        with its path.
+        """
+        if batch_size is None:
+            batch_size = 8 if self.device.type == "cpu" else 128
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it must be positive")
+        if isinstance(images, str | os.PathLike | bytes | Image.Image):
+            images = [images]
+        if isinstance(images, Tensor):
+            if (
+                self.preprocessing is not None
+                and images.is_floating_point()
+                and images.numel()
+                and 0 < images.max() <= 1
+            ):
+                raise ValueError("the images end at 1 or below; they must be in 0 … 255: multiply them by 255")
+            parts: Iterator[Tensor] = iter(images.split(batch_size))
+        elif self.preprocessing is None:
+            raise TypeError("this embedder has no preprocessing and so takes a tensor; create it with preprocessing=")
+        else:
+            parts = batches(images, self.preprocessing.image, batch_size, workers)
+        result = torch.empty(len(images), self.width)
+        device, training, start = self.device, self.training, 0
+        self.eval()
+        try:
+            with torch.inference_mode():
+                for part in track(parts, "embedding", total=math.ceil(len(images) / batch_size)):
+                    result[start : start + len(part)] = self(part.to(device))
+                    start += len(part)
+        finally:
+            self.train(training)
+        return result
+
+    def fingerprint(self) -> str:
+        """SHA-256 over weights and configuration: two embedders with the same one give the same vectors."""
+        return storage.fingerprint(asdict(self.config), self.state_dict())
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write weights, preprocessing, dimension, levels and versions as one folder, which `tuplet.load` reads."""
+        storage.write(folder, asdict(self.config), self.state_dict())

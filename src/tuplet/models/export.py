@@ -1,0 +1,42 @@
+"""An embedder as ONNX, for runtimes without PyTorch."""
+
+import copy
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from tuplet.extras import need
+from tuplet.models.embedder import Embedder
+
+
+def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch.Tensor | None = None) -> None:
+    """Write one .onnx file: input `images`, output `embeddings`, any batch size.
+
+    The input is uint8 RGB (N, 3, size, size), since mean and deviation are inside; an embedder without preprocessing
+    needs `example`, an input of its own kind. The file's metadata holds the preprocessing and the fingerprint.
+    """
+    for package in ("onnx", "onnxscript"):
+        need(package, extra="onnx", purpose="exporting to ONNX")
+    if example is None:
+        if embedder.preprocessing is None:
+            raise ValueError("this embedder has no preprocessing to know its input by; give example=")
+        size = embedder.preprocessing.size
+        example = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    network = copy.deepcopy(embedder).cpu().eval()
+    program = torch.onnx.export(
+        network,
+        (example,),
+        dynamo=True,
+        input_names=["images"],
+        output_names=["embeddings"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props["tuplet"] = json.dumps(
+        {"config": asdict(embedder.config), "fingerprint": embedder.fingerprint()}
+    )
+    program.save(Path(path), external_data=False)

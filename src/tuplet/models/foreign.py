@@ -1,0 +1,125 @@
+"""Networks that are not written here: a module of the user's own, and any model of timm."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuplet.data.decode import Fit
+from tuplet.extras import need
+from tuplet.models.backbone import LEVELS, Backbone, State
+from tuplet.models.preprocessing import Preprocessing
+
+
+class OwnModule(Backbone):
+    """A user's module as a backbone.
+
+    It gives a vector (N, C) or a map (N, C, h, w), which is level H; or a sequence of maps from low to high, of which
+    the last three are L, M and H; or a dict with those keys.
+
+    >>> OwnModule(nn.Conv2d(3, 8, 3), channels={"H": 8})(torch.zeros(2, 3, 6, 6))["H"].shape
+    torch.Size([2, 8, 4, 4])
+    """
+
+    usual = None
+
+    def __init__(self, module: nn.Module, channels: Mapping[str, int]) -> None:
+        super().__init__()
+        self.module = module
+        self.channels = dict(channels)
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """Nothing is known about the inside."""
+        return []
+
+    def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
+        """What the module gives, by level."""
+        return {level: x for level, x in by_level(self.module(images)).items() if level in levels}
+
+
+def by_level(output: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name what a module gave by level.
+
+    >>> by_level([torch.zeros(1, 4), torch.ones(1, 8)]).keys()
+    dict_keys(['M', 'H'])
+    """
+    if isinstance(output, Tensor):
+        return {"H": output}
+    if isinstance(output, Mapping):
+        return {level: output[level] for level in LEVELS if level in output}
+    last = list(output)[-len(LEVELS) :]
+    return dict(zip(LEVELS[-len(last) :], last, strict=True))
+
+
+def own_module(module: nn.Module, example: Tensor) -> OwnModule:
+    """Wrap a module, reading the width of its levels off what it gives for `example`."""
+    training = module.training
+    module.eval()
+    with torch.no_grad():
+        maps = by_level(module(example))
+    module.train(training)
+    return OwnModule(module, {level: x.shape[1] for level, x in maps.items()})
+
+
+class TimmModel(Backbone):
+    """A model of timm. H is the map its classifier would pool, L and M are the two stages before its last.
+
+    A transformer's tokens have no map: H is then the vector that timm itself would classify.
+    """
+
+    def __init__(self, name: str, pretrained: bool = False, **options: Any) -> None:
+        super().__init__()
+        timm = need("timm", extra="timm", purpose=f"the backbone {name!r}, which is not built in,")
+        if not timm.is_model(name):
+            raise ValueError(
+                f"no backbone is called {name!r}, here or in timm {timm.__version__}; see timm.list_models()"
+            )
+        self.model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+        info = self.model.pretrained_cfg
+        self.usual = timm_preprocessing(info)
+        first = info["classifier"] if isinstance(info["classifier"], str) else info["classifier"][0]
+        self.classifier = f"model.{first}"
+        with torch.no_grad():
+            top = self._top(self.model.eval().forward_features(torch.zeros(1, *info["input_size"])))
+        self.model.train()
+        self.channels = {"H": top.shape[1]}
+        stages = [stage["num_chs"] for stage in self.model.feature_info]
+        if hasattr(self.model, "forward_intermediates") and len(stages) > 2:
+            low, mid = stages[-3:-1]
+            self.channels = {"L": low, "M": mid, **self.channels}
+
+    def _top(self, features: Tensor) -> Tensor:
+        if features.ndim == 4 and features.shape[1] == self.model.num_features:
+            return features
+        return self.model.forward_head(features, pre_logits=True)
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """Nothing is known about the inside."""
+        return []
+
+    def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
+        """The maps of `levels`."""
+        if levels == "H":
+            return {"H": self._top(self.model.forward_features(images))}
+        final, (low, mid) = self.model.forward_intermediates(images, indices=[-3, -2])
+        return {level: x for level, x in {"L": low, "M": mid, "H": self._top(final)}.items() if level in levels}
+
+    @staticmethod
+    def translate(state: State) -> State:
+        """A file of timm's holds the model's own names."""
+        return {name if name.startswith("model.") else f"model.{name}": value for name, value in state.items()}
+
+
+def timm_preprocessing(info: Mapping[str, Any]) -> Preprocessing:
+    """What timm's `pretrained_cfg` says, in units of 0 … 255.
+
+    >>> info = {"input_size": (3, 224, 224), "crop_pct": 0.875, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    >>> timm_preprocessing(info).resize
+    256
+    """
+    size = info["input_size"][-1]
+    how: Fit = "square" if info.get("crop_mode") == "squash" else "shorter"
+    mean, std = (tuple(255 * x for x in info[key]) for key in ("mean", "std"))
+    return Preprocessing(size, math.floor(size / info["crop_pct"]), how, mean, std)

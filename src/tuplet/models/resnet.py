@@ -1,0 +1,68 @@
+"""ResNet-50, in the two places where its strides have stood."""
+
+from typing import Literal, TypeAlias
+
+from torch import Tensor, nn
+
+from tuplet.models.backbone import Backbone
+
+Strides: TypeAlias = Literal["v1", "v1.5"]
+DEPTHS = (3, 4, 6, 3)
+EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1×1 down, 3×3, 1×1 up, beside a shortcut. The stride sits on the first convolution (v1) or the second (v1.5)."""
+
+    def __init__(self, inputs: int, width: int, stride: int, strides: Strides) -> None:
+        super().__init__()
+        first, second = (stride, 1) if strides == "v1" else (1, stride)
+        outputs = EXPANSION * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, second, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (N, 4 · width, ⌈h / stride⌉, ⌈w / stride⌉)."""
+        y = self.bn1(self.conv1(x)).relu_()
+        y = self.bn2(self.conv2(y)).relu_()
+        return (self.bn3(self.conv3(y)) + self.downsample(x)).relu_()
+
+
+class ResNet50(Backbone):
+    """He et al. 2015, with torchvision's (and timm's) names. Levels: layers 2, 3 and 4.
+
+    `strides`: `"v1"` is the paper's and its Caffe weights'; `"v1.5"` is torchvision's and timm's. The weights of one
+    load into the other without a complaint and give wrong features, so known weights bring their strides along.
+
+    >>> ResNet50().channels
+    {'L': 512, 'M': 1024, 'H': 2048}
+    """
+
+    def __init__(self, strides: Strides = "v1.5") -> None:
+        super().__init__()
+        if strides not in ("v1", "v1.5"):
+            raise ValueError(f"strides is {strides!r}; it must be 'v1' or 'v1.5'")
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        inputs = 64
+        for i, depth in enumerate(DEPTHS):
+            width = 64 * 2**i
+            blocks = [Bottleneck(inputs, width, 1 if i == 0 else 2, strides)]
+            inputs = EXPANSION * width
+            blocks += [Bottleneck(inputs, width, 1, strides) for _ in range(depth - 1)]
+            self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
+        self.channels = {"L": 512, "M": 1024, "H": 2048}
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """The stem, then the four layers."""
+        stem = [("", self.conv1), ("", self.bn1), ("", self.relu), ("", self.maxpool)]
+        return stem + [(level, self.get_submodule(f"layer{i}")) for i, level in enumerate(("", "L", "M", "H"), start=1)]

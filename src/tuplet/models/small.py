@@ -1,0 +1,69 @@
+"""Two small networks: convolutions for little pictures, and layers for vectors that come from elsewhere."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from tuplet.models.backbone import Backbone
+from tuplet.models.preprocessing import Preprocessing
+
+
+class ConvNet(Backbone):
+    """Two convolutions, each halved by max-pooling; with the embedding layer the three-layer network of paper 003.
+
+    For square pictures of `size` pixels, grey (`channels=1`) or RGB (`channels=3`). The last map is given as one
+    vector of 64 · ⌊size / 4⌋² numbers, so the embedding layer sees where things are.
+
+    >>> ConvNet(size=28).channels
+    {'H': 3136}
+    """
+
+    def __init__(self, size: int = 28, channels: int = 1) -> None:
+        super().__init__()
+        if size < 4 or channels not in (1, 3):
+            raise ValueError(f"size is {size} and channels {channels}; convnet needs size ≥ 4 and 1 or 3 channels")
+        self.size = size
+        self.usual = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        )
+        self.channels = {"H": 64 * (size // 4) ** 2}
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """One stage, one level."""
+        return [("H", self.layers)]
+
+    def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
+        """The last map as a vector. Pictures of another size are refused: their vector would have another length."""
+        height, width = images.shape[-2:]
+        if (height, width) != (self.size, self.size):
+            raise ValueError(
+                f"images are {height}×{width} and this convnet takes {self.size}×{self.size}; "
+                f"resize them, or create it with size="
+            )
+        return super().forward(images, levels)
+
+
+class MLP(Backbone):
+    """Fully connected layers with ReLU over feature vectors (N, features); the embedding layer follows.
+
+    >>> MLP(features=100, hidden=(64, 32)).channels
+    {'H': 32}
+    """
+
+    usual = None
+
+    def __init__(self, features: int, hidden: Sequence[int] = (512,)) -> None:
+        super().__init__()
+        widths = [features, *hidden]
+        if min(widths) < 1:
+            raise ValueError(f"features is {features} and hidden {tuple(hidden)}; every width must be positive")
+        layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
+        self.layers = nn.Sequential(*layers)
+        self.channels = {"H": widths[-1]}
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """One stage, one level."""
+        return [("H", self.layers)]
