@@ -1,0 +1,82 @@
+"""Bad input gets one sentence that names the thing, the value and the remedy."""
+
+import torch
+from torch import Tensor
+
+from tuplet.rows import geometry as geo
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_vectors(vectors: Tensor, name: str) -> None:
+    """A float matrix with at least one row."""
+    if not isinstance(vectors, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(vectors).__name__}; convert them with torch.as_tensor"
+        )
+    if vectors.ndim != 2:
+        raise ValueError(
+            f"{name} must have shape (N, d), got {tuple(vectors.shape)}; flatten each example to one vector"
+        )
+    if not vectors.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {vectors.dtype}; convert them with .float()")
+    if vectors.shape[0] == 0 or vectors.shape[1] == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(vectors.shape)}; give at least one vector")
+
+
+def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> None:
+    """An integer for each vector; with a comparison of the user's own, anything with a row for each vector."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(labels).__name__}; convert them with torch.as_tensor"
+        )
+    if not custom and labels.dtype not in _INTEGERS:
+        raise TypeError(f"{name} must be integers, got {labels.dtype}; convert them with .long()")
+    if labels.ndim != 1 and not (custom and labels.ndim > 1):
+        raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}; give one integer for each vector")
+    if labels.shape[0] != vectors.shape[0]:
+        raise ValueError(
+            f"{name} must be as many as their vectors, got {labels.shape[0]} for {vectors.shape[0]} vectors; "
+            "give one for each"
+        )
+
+
+def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
+    """Queries and gallery in one space."""
+    if queries.shape[1] != gallery.shape[1]:
+        raise ValueError(
+            f"gallery must have the queries' dimension {queries.shape[1]}, got {gallery.shape[1]}; "
+            "embed both with the same model"
+        )
+    if geo.table_dtype(queries.dtype) != geo.table_dtype(gallery.dtype):
+        raise TypeError(f"gallery must be as precise as the queries' {queries.dtype}, got {gallery.dtype}; convert one")
+
+
+def check_finite(vectors: Tensor, name: str) -> None:
+    """No NaN and no infinity; names the first row that has one. Reads the values, so it waits for the device."""
+    bad = ~vectors.detach().isfinite().all(1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name} must be finite, but row {row} holds {_first_bad(vectors[row])} ({int(bad.sum())} such rows); "
+            "look for a diverged model, a zero vector made unit, or a half-precision overflow"
+        )
+
+
+def _first_bad(row: Tensor) -> str:
+    return str(float(row[~row.isfinite()][0]))
+
+
+def reads_values(tensor: Tensor, asked: bool) -> bool:
+    """Whether checks of values run: always on the CPU, elsewhere when asked, never while compiling."""
+    return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
+
+
+def check_class_size(labels: Tensor, max_per_class: int) -> None:
+    """No class larger than promised."""
+    largest = int(labels.unique(return_counts=True)[1].max())
+    if largest > max_per_class:
+        raise ValueError(
+            f"max_per_class is {max_per_class}, but a class has {largest} examples; "
+            f"give at least {largest} or leave it out"
+        )

@@ -1,0 +1,72 @@
+"""Reductions over the marked entries of each row, safe where a row has none.
+
+A query without positives or negatives must neither give NaN nor pass one on: in a gradient, 0·NaN is NaN. So these
+never divide by a zero, take the logarithm of one, or subtract infinities, not even in a branch that `where` discards.
+"""
+
+import torch
+from torch import Tensor
+
+
+def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
+    """Σ over the marked entries of each row; 0 where there are none.
+
+    >>> masked_sum(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
+    tensor([5.])
+    """
+    return x.masked_fill(~mask, 0).sum(1)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the marked entries of each row; 0 where there are none.
+
+    >>> masked_mean(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
+    tensor([2.5000])
+    """
+    return masked_sum(x, mask) / mask.sum(1).clamp_min(1)
+
+
+def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
+    """log Σ eˣ over the marked entries of each row; −∞, with a zero gradient, where there are none.
+
+    >>> masked_logsumexp(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))
+    tensor([0.6931,   -inf])
+    """
+    x = x.masked_fill(~mask, -torch.inf)
+    peak = x.detach().amax(1)
+    peak = torch.where(peak > -torch.inf, peak, 0)
+    total = (x - peak[:, None]).exp().sum(1)
+    some = total > 0
+    return torch.where(some, torch.where(some, total, 1).log() + peak, -torch.inf)
+
+
+def masked_min(x: Tensor, mask: Tensor) -> Tensor:
+    """The smallest marked entry of each row, the first of equals; +∞ where there are none.
+
+    >>> masked_min(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[False, True, True]]))
+    tensor([2.])
+    """
+    # The gradient goes to one entry, the first, so it does not depend on how many copies tie.
+    return x.masked_fill(~mask, torch.inf).min(1).values
+
+
+def masked_max(x: Tensor, mask: Tensor) -> Tensor:
+    """The largest marked entry of each row, the first of equals; −∞ where there are none.
+
+    >>> masked_max(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]]))
+    tensor([2.])
+    """
+    return x.masked_fill(~mask, -torch.inf).max(1).values
+
+
+def weighted(value: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+    """A number per row that is `value` and whose derivative by x is `weights`, both taken as constants.
+
+    For a loss whose weights are cheaper to write down than to differentiate.
+
+    >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    >>> y = weighted(torch.tensor([7.0]), x, torch.tensor([[1.0, -1.0]]))
+    >>> y.item(), torch.autograd.grad(y.sum(), x)[0].tolist()
+    (7.0, [[1.0, -1.0]])
+    """
+    return value.detach() + ((x - x.detach()) * weights.detach()).sum(1)

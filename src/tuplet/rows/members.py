@@ -1,0 +1,62 @@
+"""The positives of each query as a table of indices, in fixed shapes and without a look at the values."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Members(NamedTuple):
+    """For each query some gallery members: their columns in the table (n, K), and which of these exist."""
+
+    columns: Tensor
+    exists: Tensor
+
+
+def members_by_label(
+    labels: Tensor, gallery_labels: Tensor, valid: Tensor | None, member: bool, max_per_class: int | None
+) -> Members:
+    """The gallery members with the query's label, in order, without the query itself where it is a `member`.
+
+    K is the largest class of the gallery, less the query itself: given as `max_per_class`, or read from the labels at
+    the cost of one host synchronisation.
+
+    >>> members_by_label(torch.tensor([3, 8, 3]), torch.tensor([3, 8, 3]), None, True, None).columns.tolist()
+    [[2], [1], [0]]
+    """
+    size = gallery_labels.shape[0]
+    order = gallery_labels.argsort(stable=True)
+    ordered = gallery_labels[order]
+    # A gallery's invalid rows come last, and the sort is stable: each class has its valid members first.
+    before = torch.zeros(size + 1, dtype=torch.int64, device=order.device)
+    before[1:] = (torch.ones_like(order) if valid is None else valid[order].to(torch.int64)).cumsum(0)
+    left = torch.searchsorted(ordered, labels.to(ordered.dtype))
+    right = torch.searchsorted(ordered, labels.to(ordered.dtype), right=True)
+    count = before[right] - before[left]
+    largest = int(count.max()) if max_per_class is None else min(max_per_class, size)
+    k = torch.arange(largest - 1 if member else largest, device=order.device)
+    place = left[:, None] + k
+    if member:
+        own = torch.empty_like(order).scatter_(0, order, torch.arange(size, device=order.device)) - left
+        place = place + (k >= own[:, None])
+        count = count - 1
+    return Members(order[place.clamp_max(size - 1)], k < count[:, None])
+
+
+def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_per_class: int | None) -> Members:
+    """The same from blocks of masks, for any idea of "same".
+
+    >>> members_by_mask(lambda: [torch.tensor([[False, True, True]])], True, None).columns.tolist()
+    [[1, 2]]
+    """
+    if max_per_class is None:
+        largest = int(torch.stack([mask.sum(1).max() for mask in blocks()]).max())
+    else:
+        largest = max_per_class - 1 if member else max_per_class
+    tops = []
+    for mask in blocks():
+        columns = mask.shape[1]
+        falling = torch.arange(columns, 0, -1, device=mask.device)
+        tops.append(torch.where(mask, falling, 0).topk(min(largest, columns), dim=1))
+    return Members(torch.cat([top.indices for top in tops]), torch.cat([top.values > 0 for top in tops]))

@@ -1,0 +1,48 @@
+"""A memory of past batches, used as a gallery."""
+
+import torch
+from torch import Tensor, nn
+
+
+class MemoryBank(nn.Module):
+    """The last `size` embeddings and their labels, as a gallery that reaches beyond the batch.
+
+    A ring: new rows replace the oldest. Vectors, labels, position and fill are buffers, so a reloaded bank goes on
+    exactly where the saved one stopped. Rows that were never filled are neither positives nor negatives. The bank is
+    constant: no gradient flows into it. (Cross-batch memory: Wang et al., CVPR 2020.)
+
+    >>> bank = MemoryBank(size=4, dim=2)
+    >>> bank.add(torch.ones(3, 2), torch.tensor([5, 5, 7]))
+    >>> bank.add(torch.zeros(2, 2), torch.tensor([8, 9]))
+    >>> bank.labels.tolist(), bank.filled.item(), bank.position.item()
+    ([9, 5, 7, 8], 4, 1)
+    """
+
+    vectors: Tensor
+    labels: Tensor
+    position: Tensor
+    filled: Tensor
+
+    def __init__(self, size: int, dim: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if size < 1 or dim < 1:
+            raise ValueError(f"MemoryBank needs a size and a dim of at least 1, got size={size} and dim={dim}")
+        self.register_buffer("vectors", torch.zeros(size, dim, dtype=dtype))
+        self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def add(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Put a batch in place of the oldest rows; of a batch larger than the bank, the last rows stay."""
+        size = self.vectors.shape[0]
+        n, keep = embeddings.shape[0], min(embeddings.shape[0], size)
+        slots = (self.position + torch.arange(n - keep, n, device=self.vectors.device)) % size
+        self.vectors[slots] = embeddings[n - keep :].detach().to(self.vectors.dtype)
+        self.labels[slots] = labels[n - keep :].to(self.labels.dtype)
+        self.position.copy_((self.position + n) % size)
+        self.filled.copy_((self.filled + n).clamp_max(size))
+
+    def valid(self) -> Tensor:
+        """Which rows have been filled."""
+        return torch.arange(self.vectors.shape[0], device=self.vectors.device) < self.filled

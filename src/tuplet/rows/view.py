@@ -1,0 +1,276 @@
+"""What a loss looks at: queries, a gallery, and who is the same as whom."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tuplet.rows import geometry as geo
+from tuplet.rows.engine import Walk, block_masks, default_block_rows, equal_labels, walk_rows
+from tuplet.rows.members import Members, members_by_label, members_by_mask
+from tuplet.rows.ranks import Ranks
+
+
+class Block(NamedTuple):
+    """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient."""
+
+    table: Tensor
+    positive: Tensor
+    negative: Tensor
+    geometry: geo.Geometry
+    dim: int
+
+    def similarity(self) -> Tensor:
+        """x·y; from distances as of unit vectors: s = 1 − d²/2."""
+        return self.table if self.geometry == "dot" else 1 - self.table.square() / 2
+
+    def distance(self) -> Tensor:
+        """‖x − y‖; from products as of unit vectors: d = √(2 − 2s)."""
+        return self.table if self.geometry == "euclidean" else (2 - 2 * self.table).clamp_min(0).sqrt()
+
+    def farness(self) -> Tensor:
+        """Anything that grows with distance, without a detour that rounds: d itself, or −s."""
+        return self.table if self.geometry == "euclidean" else -self.table
+
+
+class Rule(Protocol):
+    """Chooses the informative pairs of a block: what `View.filtered` takes, and every rule of `tuplet.mining` is."""
+
+    def inputs(self, view: "View") -> tuple[Tensor, ...]:
+        """Tensors with a row per query that the rule wants to see beside the block."""
+
+    def __call__(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The positives and the negatives that are kept."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Queries that look at a gallery. A loss asks it for sums over rows.
+
+    A row function gets the table of a block of queries (similarities or distances, R×M), the masks of their positives
+    and of their negatives, then its extra inputs: `own` tensors cut to the block's queries, `other` tensors of the
+    gallery members, `shared` ones as they are. Whatever learns must come in as such an input: a parameter that the
+    function reads from elsewhere gets no gradient.
+
+    >>> x, y = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    >>> view = View("dot", x, y)
+    >>> view.mean(lambda s, positive, negative: (positive.sum(1) - s.sum(1), negative.sum(1))).item()
+    0.0
+    """
+
+    geometry: geo.Geometry
+    queries: Tensor
+    labels: Tensor
+    gallery: Tensor | None = None
+    """None: the queries are their own gallery."""
+    gallery_labels: Tensor | None = None
+    valid: Tensor | None = None
+    """Which gallery members count at all; None: all."""
+    same: Callable[[Tensor, Tensor], Tensor] = equal_labels
+    member: bool = True
+    """Query i is gallery member i, and is kept out of its own row."""
+    moves_gallery: bool = True
+    rule: Rule | None = None
+    block_rows: int | None = None
+    max_per_class: int | None = None
+    checks_values: bool = False
+    """Whether a loss may look at label values to refuse bad ones: that waits for the device."""
+    ranks: Ranks | None = None
+    split: bool = False
+    """Every process holds all the queries and walks its share of them."""
+    first: int = 0
+    """The position of query 0 among the queries of all processes."""
+    table: Tensor | None = None
+    """The whole table as a variable of its own, for `weights`; otherwise tables are formed block by block."""
+
+    @property
+    def size(self) -> int:
+        """How many queries there are."""
+        return self.queries.shape[0]
+
+    @property
+    def there(self) -> Tensor:
+        """The gallery's vectors."""
+        return self.queries if self.gallery is None else self.gallery
+
+    @property
+    def there_labels(self) -> Tensor:
+        """The gallery's labels."""
+        return self.labels if self.gallery_labels is None else self.gallery_labels
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that rows are computed in."""
+        return geo.table_dtype(self.queries.dtype)
+
+    @property
+    def positions(self) -> Tensor:
+        """The place of each query among the queries of all processes."""
+        return self.first + torch.arange(self.size, device=self.queries.device)
+
+    def share(self) -> tuple[int, int]:
+        """The queries that this process walks."""
+        return self.ranks.shares(self.size)[self.ranks.rank] if self.ranks and self.split else (0, self.size)
+
+    # Sums over rows
+
+    def mean(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
+        """Σ totals / Σ counts, exactly 0 when nothing counts. rows(…) gives a total and a count for each query."""
+        return ratio(*self.total(rows, **inputs))
+
+    def total(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Σ totals and Σ counts. rows(…) gives a total and a count for each query; no count, no total."""
+        total, count = self._walk("total", rows, **inputs)
+        if self.ranks:
+            total, count = self.ranks.sum(total), self.ranks.sum(count)
+        return total.to(self.dtype), count
+
+    def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
+        """A number per query. rows(…) gives those of a block."""
+        values = self._walk("each", rows, **inputs)
+        if self.ranks and self.split:
+            return self.ranks.gather(values, [stop - start for start, stop in self.ranks.shares(self.size)])
+        return values
+
+    def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
+        """A tensor of any shape, summed over blocks. rows(…) gives a block's part."""
+        value = self._walk("sum", rows, **inputs)
+        return self.ranks.sum(value) if self.ranks else value
+
+    def _walk(
+        self,
+        reduce: Literal["total", "each", "sum"],
+        rows: Callable[..., Any],
+        own: Sequence[Tensor] = (),
+        other: Sequence[Tensor] = (),
+        shared: Sequence[Tensor] = (),
+    ) -> Any:
+        if self.rule is not None:
+            seen = self.rule.inputs(self)
+            rows, own = _choosing(self.rule, rows, len(seen), self), (*seen, *own)
+        extras = [self._input(x) for x in (*own, *other, *shared)]
+        walk = Walk(
+            rows=rows,
+            reduce=reduce,
+            geometry=self.geometry,
+            same=self.same,
+            block_rows=self._block_rows,
+            start=self.share()[0],
+            stop=self.share()[1],
+            member=self.member,
+            moves_gallery=self.moves_gallery,
+            own=len(own),
+        )
+        if self.table is None:
+            return walk_rows(walk, self.queries, self.gallery, self.labels, self.gallery_labels, self.valid, extras)
+        out = rows(self.table, *self._masks(0, self.size), *extras)
+        return (torch.where(out[1] > 0, out[0], 0).sum(), out[1].sum()) if reduce == "total" else out
+
+    @property
+    def _block_rows(self) -> int:
+        here = self.queries
+        return self.block_rows or default_block_rows(self.size, self.there.shape[0], here.dtype, here.device)
+
+    def _masks(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        return block_masks(self.same, self.labels, self.gallery_labels, self.valid, self.member, start, stop)
+
+    def _input(self, x: Tensor) -> Tensor:
+        if isinstance(x, nn.Parameter):
+            x = self.learned(x)
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def learned(self, parameter: Tensor) -> Tensor:
+        """A parameter of the loss, with its gradient averaged over processes."""
+        return self.ranks.parameter(parameter) if self.ranks else parameter
+
+    def nothing(self) -> Tensor:
+        """Exactly 0, with a zero gradient."""
+        return self.queries[:0].sum().to(self.dtype)
+
+    # Single pairs, other queries
+
+    def at(self, i: Tensor, j: Tensor) -> Tensor:
+        """The similarity or distance of query i and gallery member j, for index tensors i and j of one length."""
+        if self.table is not None:
+            return self.table[i, j]
+        return geo.between(self.queries[i].to(self.dtype), self.there[j].to(self.dtype), self.geometry)
+
+    def members(self) -> Members:
+        """The positives of each query as indices: (n, K), with K the most that any has."""
+        if self.same is equal_labels:
+            return members_by_label(self.labels, self.there_labels, self.valid, self.member, self.max_per_class)
+
+        def positives() -> Iterator[Tensor]:
+            for start in range(0, self.size, self._block_rows):
+                yield self._masks(start, min(start + self._block_rows, self.size))[0]
+
+        return members_by_mask(positives, self.member, self.max_per_class)
+
+    def select(self, queries: Tensor, gallery: Tensor) -> "View":
+        """Some of the queries looking at some of the gallery, both given by index; nobody is kept out of a row."""
+        return replace(
+            self,
+            queries=self.queries[queries],
+            labels=self.labels[queries],
+            gallery=self.there[gallery],
+            gallery_labels=self.there_labels[gallery],
+            member=False,
+            table=None if self.table is None else self.table[queries][:, gallery],
+        )
+
+    def needs_batch_for_weights(self, name: str) -> None:
+        """Refuse `weights` where a loss compares gallery members with each other: those pairs are not in the table."""
+        if self.table is not None and self.gallery is not None:
+            raise ValueError(
+                f"the weights of {name} are defined on a batch that is its own gallery, since it compares gallery "
+                "members with each other; leave gallery= out"
+            )
+
+    def pairs(self) -> "Iterator[tuple[View, Tensor, Tensor]]":
+        """Each ordered positive pair (a, p) as a query of its own, with the negatives of a.
+
+        The query is x_a + x_p in a dot view and the middle of both in a Euclidean one. Yields views of n queries (the
+        k-th positives of all), which of those pairs exist, and the similarity or distance of a and p.
+        """
+        self.needs_batch_for_weights("a loss of positive pairs")
+        everyone = torch.arange(self.size, device=self.queries.device)
+        columns, exists = self.members()
+        for k in range(columns.shape[1]):
+            other = columns[:, k]
+            near = self.at(everyone, other)
+            together = self.queries + self.there[other]
+            table = self.table
+            if self.geometry == "euclidean":
+                together = together / 2
+                table = None if table is None else _middle(table, table[other], near)
+            elif table is not None:
+                table = table + table[other]
+            yield (
+                replace(self, queries=together, gallery=self.there, gallery_labels=self.there_labels, table=table),
+                exists[:, k],
+                near,
+            )
+
+
+def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
+    """Distances from the middle of a and p: ‖n − c‖² = ½‖n − a‖² + ½‖n − p‖² − ¼‖a − p‖²."""
+    square = (a.square() + p.square()) / 2 - near.square()[:, None] / 4
+    apart = square > 0
+    return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
+
+
+def _choosing(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Callable[..., Any]:
+    """The row function behind a rule that chooses its positives and negatives."""
+
+    def chosen(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
+        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
+        return rows(table, *rule(block, *extras[:seen]), *extras[seen:])
+
+    return chosen
+
+
+def ratio(total: Tensor, count: Tensor) -> Tensor:
+    """total / count, exactly 0 with a zero gradient when nothing counts."""
+    return total / count.clamp_min(1).to(total.dtype)
