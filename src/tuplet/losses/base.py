@@ -1,0 +1,215 @@
+"""What every loss is: a function of rows, and a few options of the call."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuplet.mining import Mining
+from tuplet.rows import MemoryBank, Ranks, View, checks
+from tuplet.rows import geometry as geo
+from tuplet.rows.engine import equal_labels
+
+
+class RowLoss(nn.Module):
+    """A loss of one's own is a geometry and a method `rows`.
+
+    `rows(s, positive, negative)` gets a block of the table, R queries by M gallery members (dot products, or distances
+    with geometry "euclidean"), and the masks of each query's positives and negatives, and gives a total and a count for
+    each query. The value is Σ totals / Σ counts. Block sizes, galleries, processes, precision, gradients, `weights` and
+    `torch.compile` follow from that.
+
+    >>> from tuplet.rows import masked_logsumexp
+    >>> class Lifted(RowLoss):
+    ...     def rows(self, s, positive, negative):
+    ...         pull, push = masked_logsumexp(-s, positive), masked_logsumexp(s, negative)
+    ...         return torch.relu(pull + push), positive.any(1) & negative.any(1)
+    >>> round(Lifted()(torch.eye(4), torch.tensor([0, 0, 1, 1])).item(), 4)
+    0.6931
+
+    A loss that needs more than one look, or learns something, overrides `value(view)`: see `tuplet.rows.View`.
+    """
+
+    geometry: geo.Geometry = "dot"
+    moves_gallery: bool = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Set here and not in the class, where it would hide a rule that is registered as a submodule.
+        self.mining: Any = None
+        self.max_per_class: int | None = None
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """The total and the count of each query of a block."""
+        raise NotImplementedError(f"{type(self).__name__} must define rows(s, positive, negative)")
+
+    def value(self, view: View) -> Tensor:
+        """The loss of what is in view."""
+        return view.mean(self.rows)
+
+    def arrange(self, view: View) -> View:
+        """What is to be looked at, given the batch: losses with proxies put them on one side."""
+        return view
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        gallery: Tensor | MemoryBank | None = None,
+        gallery_labels: Tensor | None = None,
+        ranks: Any = False,
+        same: Callable[[Tensor, Tensor], Tensor] | None = None,
+        block_rows: int | None = None,
+        max_per_class: int | None = None,
+        check_finite: bool = False,
+        check_labels: bool = False,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            embeddings: the queries, (N, d), of any float type; as they are, never normalised here.
+            labels: their classes, (N,) integers.
+            gallery: what the queries look at: (M, d) vectors or a `MemoryBank`; the batch itself where left out.
+            gallery_labels: the classes of the gallery's vectors.
+            ranks: True, or a process group: the gallery is the batches of all its processes. With a gallery given,
+                each process's queries look at its own, and the value is that of all queries.
+            same: function of a block of query labels and of the gallery labels that gives the boolean table (R, M) of
+                who is alike; the labels may then have any shape and type with a row for each vector.
+            block_rows: how many queries to work on at once; a documented budget decides where left out.
+            max_per_class: the size of the largest class, which losses of positive pairs and triplets otherwise read
+                from the labels at the cost of one synchronisation; other losses have no use for it.
+            check_finite: refuse NaN and infinite embeddings.
+            check_labels: check label values on a GPU too.
+        """
+        view = look(
+            self,
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            ranks,
+            same,
+            block_rows,
+            max_per_class,
+            check_finite,
+            check_labels,
+        )
+        value = self.value(self.arrange(view))
+        if isinstance(self.mining, Mining):
+            self.mining.advance()
+        return value
+
+    def weights(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        gallery: Tensor | MemoryBank | None = None,
+        gallery_labels: Tensor | None = None,
+        same: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """w[i, j] = ∂value/∂v_ij, with v_ij the similarity or distance of the ordered pair (i, j).
+
+        The surrogate Σ w_ij·v_ij, with w held constant, has the loss's own gradient (Unified view 2019, Theorem
+        3.1). The table is formed whole here.
+
+        >>> from tuplet.losses import CosineContrastiveLoss
+        >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
+        [[0.0, -0.5], [-0.5, 0.0]]
+        """
+        view = look(self, embeddings.detach(), labels, gallery, gallery_labels, same=same)
+        return table_weights(self, self.arrange(view))
+
+
+def table_weights(loss: RowLoss, view: View) -> Tensor:
+    """The derivative of the loss by the whole table of a view."""
+    q, g = geo.side(view.queries, view.geometry), geo.side(view.there.detach(), view.geometry)
+    with torch.enable_grad(), torch.autocast(view.queries.device.type, enabled=False):
+        table = geo.table(q, g, view.geometry).requires_grad_()
+        value = loss.value(replace(view, table=table))
+        if not value.requires_grad:
+            return torch.zeros_like(table)
+        (weights,) = torch.autograd.grad(value, table, materialize_grads=True)
+    return weights
+
+
+def look(
+    loss: RowLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | MemoryBank | None = None,
+    gallery_labels: Tensor | None = None,
+    ranks: Any = False,
+    same: Callable[[Tensor, Tensor], Tensor] | None = None,
+    block_rows: int | None = None,
+    max_per_class: int | None = None,
+    check_finite: bool = False,
+    check_labels: bool = False,
+) -> View:
+    """Check what was given and lay it out as a view."""
+    _check_batch(embeddings, labels, same is not None, check_finite)
+    valid = None
+    if isinstance(gallery, MemoryBank):
+        gallery_labels, valid = gallery.labels, gallery.valid()
+        gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype))
+    if gallery is not None:
+        if gallery_labels is None:
+            raise ValueError("gallery_labels are missing for the given gallery; pass one label for each of its vectors")
+        checks.check_vectors(gallery, "gallery")
+        checks.check_labels(gallery_labels, gallery, "gallery_labels", same is not None)
+        checks.check_dimensions(embeddings, gallery)
+        if check_finite:
+            checks.check_finite(gallery, "gallery")
+    elif gallery_labels is not None:
+        raise ValueError("gallery_labels were given without a gallery; pass gallery=, or leave both out")
+    if block_rows is not None and block_rows < 1:
+        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
+    limit = max_per_class if max_per_class is not None else loss.max_per_class
+    if limit is not None and same is None and checks.reads_values(labels, check_labels):
+        checks.check_class_size(labels if gallery_labels is None else gallery_labels, limit)
+    across, first, split = None, 0, False
+    if ranks is not False:
+        across = Ranks(None if ranks is True else ranks)
+        sizes = across.sizes(embeddings.shape[0], embeddings.device)
+        first = sum(sizes[: across.rank])
+        if gallery is None:
+            embeddings, labels = across.gather(embeddings, sizes), across.gather(labels, sizes)
+            first, split = 0, True
+    return View(
+        geometry=loss.geometry,
+        queries=embeddings,
+        labels=labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        valid=valid,
+        same=equal_labels if same is None else same,
+        member=gallery is None,
+        moves_gallery=loss.moves_gallery,
+        rule=loss.mining if isinstance(loss.mining, Mining) else None,
+        block_rows=block_rows,
+        max_per_class=limit,
+        checks_values=checks.reads_values(labels, check_labels),
+        ranks=across,
+        split=split,
+        first=first,
+    )
+
+
+def _check_batch(embeddings: Tensor, labels: Tensor, custom: bool, finite: bool) -> None:
+    checks.check_vectors(embeddings, "embeddings")
+    checks.check_labels(labels, embeddings, "labels", custom)
+    if finite:
+        checks.check_finite(embeddings, "embeddings")
+
+
+def check_mining(mining: Any) -> Any:
+    """A rule or None, nothing else."""
+    if mining is not None and not isinstance(mining, Mining):
+        raise TypeError(
+            f"mining must be None or a rule such as tuplet.mining.ValidTriplet(), got {mining!r}; "
+            "the rules are ValidTriplet, SemiHard, DistanceWeighted and NonTrivial"
+        )
+    return mining

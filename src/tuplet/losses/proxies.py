@@ -1,0 +1,145 @@
+"""Proxy losses: the gallery, or the queries, are learned vectors, one for each class."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, softplus
+
+from tuplet.losses.base import RowLoss
+from tuplet.rows import View, masked_logsumexp, masked_sum
+
+
+def _proxies(num_classes: int, dim: int) -> nn.Parameter:
+    """Random directions of about unit length."""
+    return nn.Parameter(torch.randn(num_classes, dim) / dim**0.5)
+
+
+def _beside(view: View, proxies: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The proxies and their labels, fit to stand beside the batch of a view."""
+    if view.gallery is not None:
+        raise ValueError(f"{name} has its proxies for a gallery and takes no other; leave gallery= out")
+    if view.queries.shape[1] != proxies.shape[1]:
+        raise ValueError(
+            f"{name} was made for dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
+            "make the loss with the model's dimension"
+        )
+    if view.checks_values:
+        wrong = (view.labels < 0) | (view.labels >= proxies.shape[0])
+        if wrong.any():
+            raise ValueError(
+                f"{name} has classes 0 to {proxies.shape[0] - 1}, got label {int(view.labels[wrong][0])}; "
+                "number the classes from 0, or make the loss with more of them"
+            )
+    return view.learned(proxies).to(view.dtype), torch.arange(proxies.shape[0], device=view.labels.device)
+
+
+class ProxyNCALoss(RowLoss):
+    """−log( e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)} ), the mean over queries (Wang et al. 2019, equation 5).
+
+    One proxy p a class, the positive one left out of the denominator. d is the squared Euclidean distance, as its
+    authors have it, or the plain one with `squared=False`, as the ranked list paper prints it.
+
+    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` (num_classes, dim) is a parameter: give
+    `loss.parameters()` to the optimiser, usually with a larger rate.
+
+    Relations: `NCALoss` over proxies; `SoftmaxLoss` has products, biases, and the positive in the denominator.
+
+    >>> loss = ProxyNCALoss(num_classes=3, dim=2)
+    >>> loss(torch.zeros(2, 2), torch.tensor([0, 2])).isfinite().item()
+    True
+
+    Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies. ICCV 2017.
+    """
+
+    geometry = "euclidean"
+
+    def __init__(self, num_classes: int, dim: int, squared: bool = True) -> None:
+        super().__init__()
+        self.proxies, self.squared = _proxies(num_classes, dim), squared
+
+    def arrange(self, view: View) -> View:
+        """The proxies are the gallery."""
+        proxies, labels = _beside(view, self.proxies, "ProxyNCALoss")
+        return replace(view, gallery=proxies, gallery_labels=labels, member=False)
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Near the own proxy, far from the others."""
+        d = s.square() if self.squared else s
+        return masked_sum(d, positive) + masked_logsumexp(-d, negative), positive.any(1) & negative.any(1)
+
+
+class SoftmaxLoss(RowLoss):
+    """Cross-entropy of x·wᵀ + b, the mean over queries.
+
+    The classifier that metric learning is measured against. `proxies` (num_classes, dim) are its weights w, `bias`
+    its b; labels 0 … num_classes − 1.
+
+    >>> loss = SoftmaxLoss(num_classes=4, dim=2)
+    >>> loss(torch.zeros(2, 2), torch.tensor([0, 2])).item()
+    1.3862...
+    """
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        super().__init__()
+        self.proxies, self.bias = _proxies(num_classes, dim), nn.Parameter(torch.zeros(num_classes))
+
+    def arrange(self, view: View) -> View:
+        """The proxies are the gallery."""
+        proxies, labels = _beside(view, self.proxies, "SoftmaxLoss")
+        return replace(view, gallery=proxies, gallery_labels=labels, member=False)
+
+    def value(self, view: View) -> Tensor:
+        """The rows, with the biases as inputs since they learn."""
+        return view.mean(self._classes, other=(self.bias,))
+
+    def _classes(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        logits = s + bias
+        return softplus(masked_logsumexp(logits, negative) - masked_sum(logits, positive)), positive.any(1)
+
+
+class ProxyAnchorLoss(RowLoss):
+    """The proxies, made unit, are the queries, and the batch is their gallery.
+
+    The mean over the classes in the batch of log[1 + Σ_P e^{−α(s − δ)}], plus the mean over all classes of
+    log[1 + Σ_N e^{α(s + δ)}], with s the dot product.
+
+    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` (num_classes, dim) is a parameter: give
+    `loss.parameters()` to the optimiser, usually with a rate a hundred times the model's.
+
+    Relations: `RAWLoss` seen from the proxies. Its `weights` have a row for each proxy and a column for each example.
+
+    >>> loss = ProxyAnchorLoss(num_classes=3, dim=2)
+    >>> loss(torch.eye(2), torch.tensor([0, 2])).isfinite().item()
+    True
+
+    Kim, Kim, Cho, Kwak: Proxy Anchor Loss for Deep Metric Learning. CVPR 2020.
+    """
+
+    def __init__(self, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> None:
+        super().__init__()
+        self.proxies, self.alpha, self.margin = _proxies(num_classes, dim), alpha, margin
+
+    def arrange(self, view: View) -> View:
+        """The proxies are the queries."""
+        proxies, labels = _beside(view, self.proxies, "ProxyAnchorLoss")
+        return replace(
+            view,
+            queries=normalize(proxies),
+            labels=labels,
+            gallery=view.queries,
+            gallery_labels=view.labels,
+            member=False,
+        )
+
+    def value(self, view: View) -> Tensor:
+        """Two means with counts of their own, so each proxy brings its share of both."""
+        present = torch.zeros(view.size, device=view.labels.device)
+        present[view.there_labels] = 1
+        total, _ = view.total(self._anchors, shared=(present.sum().clamp_min(1),))
+        return total
+
+    def _anchors(self, s: Tensor, positive: Tensor, negative: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        pull = softplus(masked_logsumexp(-self.alpha * (s - self.margin), positive))
+        push = softplus(masked_logsumexp(self.alpha * (s + self.margin), negative))
+        return pull / present + push / self.proxies.shape[0], torch.ones_like(pull)

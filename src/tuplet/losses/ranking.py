@@ -1,0 +1,93 @@
+"""Losses on the ranked list of a query."""
+
+import torch
+from torch import Tensor
+
+from tuplet.losses.base import RowLoss
+from tuplet.rows import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum
+
+
+class NRALoss(RowLoss):
+    """−log(s⁺ + ε) − log(1 − s⁻ + ε), with similarities from nonlinear rank approximations.
+
+    For each query the ranks of its farthest positive and nearest negative are approximated by
+    r = (D − D_min) / (D_max − D_min), the extremes over positives and negatives together, and bent by the transfer
+    function w(r) = ½(2r)^α below ½, 1 − ½(2(1 − r))^α above; s = 1 − w(r). The mean over queries (Schall et al. 2019,
+    equations 8 to 13). Gradients flow through D_min and D_max too; a row with D_max = D_min is undefined.
+
+    Inputs: vectors of free length in training, made unit for testing.
+
+    Relations: looks at the two pairs of `TripletLoss(mining="hardest")`, but scaled by the spread of the row.
+
+    >>> loss = NRALoss(alpha=4.0)
+    >>> loss(torch.tensor([[0.0], [1.0], [3.0], [4.5]]), torch.tensor([0, 0, 1, 1])).item()
+    1.0792...
+
+    Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonlinear Rank Approximations. MMSP 2019.
+    """
+
+    geometry = "euclidean"
+
+    def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
+        super().__init__()
+        self.alpha, self.eps = alpha, eps
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """The two pairs that matter most, placed in the spread of the row."""
+        everyone = positive | negative
+        lowest, highest = masked_min(s, everyone), masked_max(s, everyone)
+        defined = positive.any(1) & negative.any(1) & (highest > lowest)
+        spread = torch.where(defined, highest - lowest, 1)
+        far = torch.where(defined, (masked_max(s, positive) - lowest) / spread, 0)
+        near = torch.where(defined, (masked_min(s, negative) - lowest) / spread, 0)
+        total = -(1 - self.transfer(far) + self.eps).log() - (self.transfer(near) + self.eps).log()
+        return total, defined
+
+    def transfer(self, r: Tensor) -> Tensor:
+        """w(r), steepest at r = ½."""
+        # The ends are fixed points, and r stays there when the vectors move; a power of 0 would have no derivative for
+        # α < 1. So each half is computed where it holds only.
+        low, high = (r > 0) & (r < 0.5), (r >= 0.5) & (r < 1)
+        below = (2 * torch.where(low, r, 0.5)) ** self.alpha / 2
+        above = 1 - (2 * (1 - torch.where(high, r, 0.5))) ** self.alpha / 2
+        return torch.where(low, below, torch.where(high, above, r))
+
+
+class RankedListLoss(RowLoss):
+    """L_P + L_N for each query: its list is to have positives within α − m, negatives beyond α.
+
+    Over the non-trivial positives P* (d > α − m) and negatives N* (d < α):
+    L_P = 1/|P*| Σ_{P*} (d − (α − m)),   L_N = Σ_{N*} w/Σw · (α − d),   w = e^{T(α − d)}.
+    The mean over all queries (Wang et al. 2019, equations 8 to 14). Only the query moves: its list, and the weights
+    w, are constants, as the authors have it; `move_gallery=True` lets both ends of a pair move.
+
+    Inputs: unit vectors. The authors' batches have 60 classes of 3.
+
+    Relations: `MarginLoss` has the same two boundaries and no weights; `mining.NonTrivial` is its choice of pairs
+    alone.
+
+    >>> loss = RankedListLoss(alpha=1.2, margin=0.4, temperature=10.0)
+    >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
+    0.6142...
+
+    Wang, Hua, Kodirov, Hu, Garnier, Robertson: Ranked List Loss for Deep Metric Learning. CVPR 2019.
+    """
+
+    geometry = "euclidean"
+
+    def __init__(
+        self, alpha: float = 1.2, margin: float = 0.4, temperature: float = 10.0, move_gallery: bool = False
+    ) -> None:
+        super().__init__()
+        self.alpha, self.margin, self.temperature, self.moves_gallery = alpha, margin, temperature, move_gallery
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Every query counts."""
+        inner = self.alpha - self.margin
+        pull = masked_mean(s - inner, positive & (s > inner))
+        active = negative & (s < self.alpha)
+        violation = self.alpha - s
+        exponent = self.temperature * violation.detach()
+        share = torch.where(active, (exponent - masked_logsumexp(exponent, active)[:, None]).exp(), 0)
+        push = masked_sum(share * violation, active)
+        return pull + push, torch.ones_like(pull)

@@ -1,0 +1,171 @@
+"""Which pairs of a row are informative.
+
+A rule looks at a block of rows and keeps some of its positives and negatives; any loss with `mining=` takes one. Masks
+carry no gradient. A rule of your own is a class with one method:
+
+>>> class FarPositives(Mining):
+...     def forward(self, block):
+...         return block.positive & (block.distance() > 0.5), block.negative
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tuplet import counter
+from tuplet.rows import Block, View, masked_max, masked_min
+
+
+class Mining(nn.Module):
+    """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more."""
+
+    def inputs(self, view: View) -> tuple[Tensor, ...]:
+        """Tensors with a row per query that `forward` gets beside the block."""
+        return ()
+
+    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The positives and the negatives that are kept."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(block)")
+
+    def advance(self) -> None:
+        """Called once after each call of the loss, for rules that draw anew each time."""
+
+
+class ValidTriplet(Mining):
+    """Valid triplet based hard mining (VTHM). (Unified view 2019, section 5.1).
+
+    Negative j is kept when s_ij > min_P s − ε, positive j when s_ij < max_N s + ε: just those that some triplet with
+    margin ε would use. A query without negatives keeps no positives, and the other way round.
+
+    >>> from tuplet.losses import RAWLoss
+    >>> loss = RAWLoss(mining=ValidTriplet(epsilon=0.1))
+    """
+
+    def __init__(self, epsilon: float = 0.1) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare each negative with the hardest positive, each positive with the hardest negative."""
+        s = block.similarity()
+        hardest_positive = masked_min(s, block.positive)[:, None]
+        hardest_negative = masked_max(s, block.negative)[:, None]
+        # Without positives the minimum is +∞, without negatives the maximum −∞: nothing passes either.
+        return (
+            block.positive & (s < hardest_negative + self.epsilon),
+            block.negative & (s > hardest_positive - self.epsilon),
+        )
+
+
+class SemiHard(Mining):
+    """All positives; for each of them the nearest negative farther than it, else the farthest negative.
+
+    (Schroff et al., CVPR 2015; with `RAWLoss` the Unified view's RAW+SemiHard.)
+
+    >>> from tuplet.losses import RAWLoss
+    >>> loss = RAWLoss(mining=SemiHard())
+    """
+
+    def inputs(self, view: View) -> tuple[Tensor, ...]:
+        """The positives by index."""
+        return view.members()
+
+    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mark the choice of each positive."""
+        index, exists = inputs
+        return block.positive, marked(semi_hard(block.farness(), block.negative, index), exists, block.negative)
+
+
+class DistanceWeighted(Mining):
+    """All positives; for each (a, p) one negative, drawn so that all distances are about equally likely.
+
+    A negative at distance d is drawn with probability ∝ 1/q(max(d, cutoff)) among those with d < far, uniformly if
+    there is none, where q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of distances on the unit sphere in n
+    dimensions. (Wu et al., ICCV 2017; with `RAWLoss` the Unified view's RAW+DW.)
+
+    The draw of (a, p) is a function of the seed, the number of calls so far and their places in the whole batch, so
+    neither the block size nor the number of processes changes it. The count of calls is a buffer: a resumed run draws
+    on.
+
+    >>> from tuplet.losses import MarginLoss
+    >>> loss = MarginLoss(mining=DistanceWeighted(cutoff=0.5, far=1.4))
+    """
+
+    calls: Tensor
+
+    def __init__(self, cutoff: float = 0.5, far: float = 1.4, seed: int = 0) -> None:
+        super().__init__()
+        if not 0 < cutoff < 2 or not 0 < far <= 2:
+            raise ValueError(
+                f"cutoff and far are distances on the unit sphere, got cutoff={cutoff} and far={far}; "
+                "give numbers above 0 and at most 2"
+            )
+        self.cutoff, self.far, self.seed = cutoff, far, seed
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def inputs(self, view: View) -> tuple[Tensor, ...]:
+        """The positives by index, and for each of them a number in (0, 1)."""
+        index, exists = view.members()
+        return index, exists, counter.uniform(self.seed, self.calls, view.positions[:, None], index)
+
+    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Walk each row's cumulative probabilities up to the drawn numbers."""
+        _, exists, draws = inputs
+        d = block.distance()
+        near = block.negative & (d < self.far)
+        some = near.any(1, keepdim=True)
+        candidates = torch.where(some, near, block.negative)
+        log_weights = torch.where(some, self._log_weights(d, block.dim), 0).masked_fill(~candidates, -torch.inf)
+        peak = log_weights.amax(1, keepdim=True)
+        cumulative = (log_weights - torch.where(peak > -torch.inf, peak, 0)).exp().cumsum(1)
+        # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum, and `right` steps over weights of zero.
+        target = draws.to(d.dtype) * cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, target, right=True).clamp_max(d.shape[1] - 1)
+        return block.positive, marked(chosen, exists, block.negative)
+
+    def _log_weights(self, d: Tensor, n: int) -> Tensor:
+        d = d.clamp(self.cutoff, 2 - 1e-6)
+        return -(n - 2) * d.log() - (n - 3) / 2 * (1 - d.square() / 4).log()
+
+    def advance(self) -> None:
+        """Draw other numbers next time."""
+        self.calls += 1
+
+
+class NonTrivial(Mining):
+    """The pairs that a margin still moves: positives with d > α − m, negatives with d < α.
+
+    (Wang et al. 2019, section 3.2.)
+
+    >>> from tuplet.losses import MarginLoss
+    >>> loss = MarginLoss(mining=NonTrivial(alpha=1.2, margin=0.4))
+    """
+
+    def __init__(self, alpha: float, margin: float) -> None:
+        super().__init__()
+        self.alpha, self.margin = alpha, margin
+
+    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare each distance with its boundary."""
+        d = block.distance()
+        return block.positive & (d > self.alpha - self.margin), block.negative & (d < self.alpha)
+
+
+def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:
+    """For each query and each of its K positives the index of its semi-hard negative, (R, K).
+
+    That is the nearest negative that is strictly farther than the positive, or else the farthest; the first of equals.
+    """
+    near = farness.masked_fill(~negative, torch.inf)
+    farthest = farness.masked_fill(~negative, -torch.inf).argmax(1)
+    chosen = []
+    for k in range(positives.shape[1]):
+        beyond = near.masked_fill(near <= farness.gather(1, positives[:, k : k + 1]), torch.inf).min(1)
+        chosen.append(torch.where(beyond.values < torch.inf, beyond.indices, farthest))
+    return torch.stack(chosen, 1) if chosen else positives
+
+
+def marked(index: Tensor, exists: Tensor, among: Tensor) -> Tensor:
+    """The mask of the listed columns (those that exist and are `among`), from indices (R, K)."""
+    votes = torch.zeros_like(among, dtype=torch.uint8)
+    votes = votes.scatter_reduce(1, index, exists.to(torch.uint8), "amax")
+    return (votes > 0) & among
