@@ -35,7 +35,10 @@ def as_distance(similarity):
 
 
 def valid_triplet(similarity, positive, negative, epsilon=0.1):
-    """002, 5.1: negatives with s > s_ip − ε, positives with s < s_in + ε; p least similar in P, n most similar in N."""
+    """Unified view, 5.1: negatives with s > s_ip − ε, positives with s < s_in + ε.
+
+    p is the least similar of P, n the most similar of N.
+    """
     keep_positive, keep_negative = torch.zeros_like(positive), torch.zeros_like(negative)
     for i, (P, N) in enumerate(index_lists(positive, negative)):
         if not (P and N):
@@ -67,7 +70,7 @@ def semi_hard(farness, positive, negative):
 
 
 def non_trivial(distances, positive, negative, alpha=1.2, margin=0.4):
-    """004: positives with d > α − m, negatives with d < α."""
+    """Ranked list: positives with d > α − m, negatives with d < α."""
     keep_positive, keep_negative = torch.zeros_like(positive), torch.zeros_like(negative)
     for i, (P, N) in enumerate(index_lists(positive, negative)):
         for j in P:

@@ -8,7 +8,7 @@ from losses.oracle_rows import distance, dot, hinge, log_one_plus, log_sum, mean
 
 
 def contrastive(x, labels, margin=1.0, **look):
-    """001 (1): d² on positives, max(0, m − d)² on negatives; mean over all ordered pairs."""
+    """N-pair (1): d² on positives, max(0, m − d)² on negatives; mean over all ordered pairs."""
     terms = []
     for q, P, N in rows(x, labels, **look):
         terms += [squared(q, p) for p in P]
@@ -17,7 +17,7 @@ def contrastive(x, labels, margin=1.0, **look):
 
 
 def cosine_contrastive(x, labels, threshold=0.5, kept=None, **look):
-    """002 (5): Σ_N [s − λ]₊ − Σ_P s; with mining Σ_N̂ s − Σ_P̂ s. Mean over all queries."""
+    """Unified view (5): Σ_N [s − λ]₊ − Σ_P s; with mining Σ_N̂ s − Σ_P̂ s. Mean over all queries."""
     terms = []
     for q, P, N in rows(x, labels, kept=kept, **look):
         push = [hinge(dot(q, n) - threshold) if kept is None else dot(q, n) for n in N]
@@ -26,7 +26,7 @@ def cosine_contrastive(x, labels, threshold=0.5, kept=None, **look):
 
 
 def binomial_deviance(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
-    """002 (12): mean over P of log[1 + e^{α(λ−s)}] + mean over N of log[1 + e^{β(s−λ)}]; mean over all queries."""
+    """Unified view (12): mean over P of log[1 + e^{α(λ−s)}] + mean over N of log[1 + e^{β(s−λ)}]; over all queries."""
     terms = []
     for q, P, N in rows(x, labels, **look):
         pull = [log_one_plus([alpha * (threshold - dot(q, p))]) for p in P]
@@ -36,7 +36,7 @@ def binomial_deviance(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
 
 
 def raw(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
-    """002 (17): (1/α) log[1 + Σ_P e^{−α(s−λ)}] + (1/β) log[1 + Σ_N e^{β(s−λ)}]; mean over all queries."""
+    """Unified view (17): (1/α) log[1 + Σ_P e^{−α(s−λ)}] + (1/β) log[1 + Σ_N e^{β(s−λ)}]; mean over all queries."""
     terms = []
     for q, P, N in rows(x, labels, **look):
         pull = log_one_plus([-alpha * (dot(q, p) - threshold) for p in P]) / alpha
@@ -46,7 +46,7 @@ def raw(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
 
 
 def generalized_lifted(x, labels, margin=1.0, **look):
-    """002 (9): [log Σ_P e^{−s} + log Σ_N e^{λ+s}]₊; mean over the queries that have both."""
+    """Unified view (9): [log Σ_P e^{−s} + log Σ_N e^{λ+s}]₊; mean over the queries that have both."""
     terms = []
     for q, P, N in rows(x, labels, **look):
         if P and N:
@@ -55,7 +55,7 @@ def generalized_lifted(x, labels, margin=1.0, **look):
 
 
 def lifted_structure(x, labels, margin=1.0, same=None):
-    """003 (3): 1/(2|P|) Σ over unordered positive pairs of [log(Σ_{N_i} e^{m−d} + Σ_{N_j} e^{m−d}) + d_ij]₊².
+    """NRA (3): 1/(2|P|) Σ over unordered positive pairs of [log(Σ_{N_i} e^{m−d} + Σ_{N_j} e^{m−d}) + d_ij]₊².
 
     A pair neither end of which has a negative is undefined and no part of |P|. The batch is its own gallery: the
     negatives of a pair's second end are not defined in another one.
@@ -72,7 +72,7 @@ def lifted_structure(x, labels, margin=1.0, same=None):
 
 
 def nca(x, labels, scale=1.0, **look):
-    """001 (9): −log(Σ_P e^{x_i·x_j} / Σ_{P∪N} e^{x_i·x_j}); mean over the queries with a positive.
+    """N-pair (9): −log(Σ_P e^{x_i·x_j} / Σ_{P∪N} e^{x_i·x_j}); mean over the queries with a positive.
 
     Without negatives the quotient is 1: such a query counts, with 0.
     """
@@ -84,12 +84,12 @@ def nca(x, labels, scale=1.0, **look):
 
 
 def transfer(rank, alpha):
-    """003 (10)."""
+    """NRA (10)."""
     return 0.5 * (2 * rank) ** alpha if rank < 0.5 else 1 - 0.5 * (2 * (1 - rank)) ** alpha
 
 
 def nra(x, labels, alpha=4.0, eps=1e-4, **look):
-    """003 (13): −log(s⁺ + ε) − log(1 − s⁻ + ε); mean over the queries with both kinds and D_max > D_min.
+    """NRA (13): −log(s⁺ + ε) − log(1 − s⁻ + ε); mean over the queries with both kinds and D_max > D_min.
 
     D_min and D_max run over P ∪ N, and the gradient flows through them. Ties: see `by_vector`.
     """
@@ -108,7 +108,7 @@ def nra(x, labels, alpha=4.0, eps=1e-4, **look):
 
 
 def ranked_list(x, labels, alpha=1.2, margin=0.4, temperature=10.0, move_gallery=False, **look):
-    """004 (13): mean of d − (α−m) over P* + Σ_{N*} w/Σw · (α − d), w = e^{T(α−d)}; mean over all queries.
+    """Ranked list (13): mean of d − (α−m) over P* + Σ_{N*} w/Σw · (α − d), w = e^{T(α−d)}; mean over all queries.
 
     P* = {d > α − m}, N* = {d < α}. The weights are constants, and so is the gallery unless `move_gallery`.
     """
@@ -166,7 +166,7 @@ def histogram(x, labels, bins=151, gallery=None, **look):
 
 
 def proxy_nca(x, labels, proxies, squared_distance=True):
-    """004 (5): −log(e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)}), d squared or plain; mean over queries.
+    """Ranked list (5): −log(e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)}), d squared or plain; mean over queries.
 
     With one class alone the denominator is empty, and nothing is defined.
     """

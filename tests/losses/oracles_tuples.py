@@ -6,7 +6,7 @@ from losses.oracle_rows import dot, hinge, log_one_plus, mean, rows, sets, squar
 
 
 def triplet(x, labels, margin=0.2, mining="all", **look):
-    """000 (2): [d_ap² − d_an² + m]₊; mean over the triplets that `mining` chooses.
+    """Angular (2): [d_ap² − d_an² + m]₊; mean over the triplets that `mining` chooses.
 
     Among tied distances the lowest index is chosen; the value is the same for all, for the gradient see `by_vector`.
     """
@@ -44,7 +44,7 @@ def hardest_triplets(a, P, N):
 
 
 def smooth_triplet(x, labels, scale=1.0, **look):
-    """001 (4): log(1 + e^{x_a·x_n − x_a·x_p}); mean over all triplets."""
+    """N-pair (4): log(1 + e^{x_a·x_n − x_a·x_p}); mean over all triplets."""
     terms = []
     for a, P, N in rows(x, labels, **look):
         terms += [log_one_plus([scale * (dot(a, n) - dot(a, p))]) for p in P for n in N]
@@ -52,7 +52,7 @@ def smooth_triplet(x, labels, scale=1.0, **look):
 
 
 def npair_all(x, labels, scale=1.0, **look):
-    """000 (10): log[1 + Σ_n e^{x_a·x_n − x_a·x_p}] for every ordered (a, p), with all negatives of a; mean over them.
+    """Angular (10): log[1 + Σ_n e^{x_a·x_n − x_a·x_p}] for every ordered (a, p); mean over them.
 
     Without negatives the term is log 1: it counts, with 0.
     """
@@ -63,7 +63,7 @@ def npair_all(x, labels, scale=1.0, **look):
 
 
 def npair(x, labels, variant="mc", symmetric=False, norm_penalty=0.0, scale=1.0, gallery=None, gallery_labels=None):
-    """001 (7) "mc" and (8) "ovo".
+    """N-pair (7) "mc" and (8) "ovo".
 
     In a batch of two per class the first of each is the query, the second its positive. A gallery holds exactly one
     positive for each query's label; all its other members are negatives. Swapped, each positive is a query among the
@@ -98,7 +98,7 @@ def npair(x, labels, variant="mc", symmetric=False, norm_penalty=0.0, scale=1.0,
 
 
 def angular_hinge(x, labels, alpha=45.0, **look):
-    """000 (6): [‖x_a − x_p‖² − 4 tan²α ‖x_n − (x_a + x_p)/2‖²]₊, α in degrees; mean over all triplets."""
+    """Angular (6): [‖x_a − x_p‖² − 4 tan²α ‖x_n − (x_a + x_p)/2‖²]₊, α in degrees; mean over all triplets."""
     tan2 = math.tan(math.radians(alpha)) ** 2
     terms = []
     for a, P, N in rows(x, labels, **look):
@@ -107,7 +107,7 @@ def angular_hinge(x, labels, alpha=45.0, **look):
 
 
 def angular(x, labels, alpha=45.0, **look):
-    """000 (8): log[1 + Σ_n e^f], f = 4 tan²α (x_a + x_p)·x_n − 2(1 + tan²α) x_a·x_p; mean over all ordered (a, p).
+    """Angular (8): log[1 + Σ_n e^f], f = 4 tan²α (x_a + x_p)·x_n − 2(1 + tan²α) x_a·x_p; mean over all ordered (a, p).
 
     Without negatives the term is log 1: it counts, with 0.
     """
@@ -119,5 +119,5 @@ def angular(x, labels, alpha=45.0, **look):
 
 
 def npair_angular(x, labels, alpha=45.0, weight=2.0, **look):
-    """000 (9)."""
+    """Angular (9)."""
     return npair_all(x, labels, **look) + weight * angular(x, labels, alpha, **look)

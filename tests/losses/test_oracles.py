@@ -252,7 +252,7 @@ def test_angular():
 
 
 def test_angular_is_the_hinge_without_the_norms():
-    # On unit vectors 000 (6) is f plus 2 − 6 tan²α: the constants that (8) drops.
+    # On unit vectors Angular (6) is f plus 2 − 6 tan²α: the constants that (8) drops.
     a, p, n = embeddings(3, 4, 0, "unit")
     x, tan2 = torch.stack([a, p, n]), math.tan(math.radians(20)) ** 2
     f = 4 * tan2 * (a + p) @ n - 2 * (1 + tan2) * a @ p
@@ -393,7 +393,7 @@ PUSHED_BY_NEGATIVES_ALONE = [
 
 @pytest.mark.parametrize("loss", [loss for loss in ROW_LOSSES if loss not in PUSHED_BY_NEGATIVES_ALONE])
 def test_nothing_left_gives_zero(loss):
-    # All different, and −½ at most between any two: no positives, and no negative above the threshold of 002 (5).
+    # All different, and −½ at most between any two: no positives, and no negative above the threshold.
     x = points([1, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)])
     value = loss(x, ids(0, 1, 2))
     assert value.item() == 0

@@ -1,0 +1,194 @@
+"""Every loss beside its oracle: the one table that all the tests of losses run over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from losses import oracles_mining as om
+from losses import oracles_pairs as op
+from losses import oracles_tuples as ot
+from losses.label_patterns import KINDS
+from tuplet import losses, mining
+
+CLASSES, DIM = 5, 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss, its literal version, and what its inputs must be like."""
+
+    name: str
+    make: Callable
+    oracle: Callable
+    labels: str = "any"
+    """any · pairs (exactly two of each class) · triplets · classes (0 … CLASSES − 1)"""
+    kinds: tuple = tuple(KINDS)
+    gallery: bool = True
+    picks: bool = False
+    """Picks single members of a row: among copies of a vector, which one is moved is open."""
+    extras: dict = field(default_factory=dict)
+
+    def __str__(self):
+        return self.name
+
+
+def mined(oracle, rule, similarity=True):
+    """The oracle of a dot loss behind a mining oracle."""
+
+    def of(x, labels, **look):
+        table = om.dot_table(x, look.get("gallery"))
+        kept = rule(table if similarity else om.as_distance(table), *om.pair_masks(x, labels, **look))
+        return oracle(x, labels, kept=kept, **look)
+
+    return of
+
+
+def non_trivial_margin(x, labels, **look):
+    kept = om.non_trivial(om.distance_table(x, look.get("gallery")), *om.pair_masks(x, labels, **look), 1.2, 0.4)
+    return op.margin_loss(x, labels, kept=kept, **look)
+
+
+def with_proxies(oracle, *names, **settings):
+    def of(x, labels, loss):
+        return oracle(x, labels, *(getattr(loss, name) for name in names), **settings)
+
+    return of
+
+
+def proxied(make):
+    def of():
+        torch.manual_seed(3)
+        return make().double()
+
+    return of
+
+
+# Where a similarity lies on a node or at ±1, the histogram's derivative is one-sided and open.
+NO_COPIES = ("free", "unit")
+
+CASES = [
+    Case("contrastive", losses.ContrastiveLoss, op.contrastive),
+    Case("cosine_contrastive", losses.CosineContrastiveLoss, op.cosine_contrastive),
+    Case(
+        "vthm_alone",
+        lambda: losses.CosineContrastiveLoss(mining=mining.ValidTriplet()),
+        mined(op.cosine_contrastive, om.valid_triplet),
+    ),
+    Case("triplet_all", losses.TripletLoss, ot.triplet),
+    Case("triplet_all_wide", lambda: losses.TripletLoss(margin=3.0), lambda x, y, **k: ot.triplet(x, y, 3.0, **k)),
+    Case(
+        "triplet_semi_hard",
+        lambda: losses.TripletLoss(mining="semi_hard"),
+        lambda x, y, **k: ot.triplet(x, y, mining="semi_hard", **k),
+        picks=True,
+    ),
+    Case(
+        "triplet_hardest",
+        lambda: losses.TripletLoss(mining="hardest"),
+        lambda x, y, **k: ot.triplet(x, y, mining="hardest", **k),
+        picks=True,
+    ),
+    Case(
+        "triplet_disjoint",
+        lambda: losses.TripletLoss(mining="disjoint"),
+        lambda x, y: ot.triplet(x, y, mining="disjoint"),
+        labels="triplets",
+        gallery=False,
+    ),
+    Case("smooth_triplet", losses.SmoothTripletLoss, ot.smooth_triplet),
+    Case(
+        "smooth_triplet_scaled",
+        lambda: losses.SmoothTripletLoss(scale=7.0),
+        lambda x, y, **k: ot.smooth_triplet(x, y, 7.0, **k),
+    ),
+    Case("npair_mc", losses.NPairLoss, ot.npair, labels="pairs"),
+    Case(
+        "npair_ovo",
+        lambda: losses.NPairLoss("ovo", scale=3.0),
+        lambda x, y, **k: ot.npair(x, y, "ovo", scale=3.0, **k),
+        labels="pairs",
+    ),
+    Case(
+        "npair_symmetric",
+        lambda: losses.NPairLoss(symmetric=True, norm_penalty=0.3),
+        lambda x, y, **k: ot.npair(x, y, symmetric=True, norm_penalty=0.3, **k),
+        labels="pairs",
+    ),
+    Case("npair_all", losses.NPairAllLoss, ot.npair_all),
+    Case("nca", losses.NCALoss, op.nca),
+    Case("nca_scaled", lambda: losses.NCALoss(scale=30.0), lambda x, y, **k: op.nca(x, y, 30.0, **k)),
+    Case("angular_hinge", losses.AngularHingeLoss, ot.angular_hinge),
+    Case(
+        "angular_hinge_36", lambda: losses.AngularHingeLoss(36.0), lambda x, y, **k: ot.angular_hinge(x, y, 36.0, **k)
+    ),
+    Case("angular", losses.AngularLoss, ot.angular),
+    Case("npair_angular", losses.NPairAngularLoss, ot.npair_angular),
+    Case("lifted_structure", losses.LiftedStructureLoss, op.lifted_structure, gallery=False),
+    Case("generalized_lifted", losses.GeneralizedLiftedLoss, op.generalized_lifted),
+    Case("binomial", losses.BinomialDevianceLoss, op.binomial_deviance),
+    Case(
+        "binomial_vthm",
+        lambda: losses.BinomialDevianceLoss(mining=mining.ValidTriplet()),
+        mined(op.binomial_deviance, om.valid_triplet),
+    ),
+    Case("raw", losses.RAWLoss, op.raw),
+    Case("raw_vthm", losses.MultiSimilarityLoss, mined(op.raw, om.valid_triplet)),
+    Case(
+        "raw_semi_hard",
+        lambda: losses.RAWLoss(mining=mining.SemiHard()),
+        mined(op.raw, lambda s, p, n: om.semi_hard(-s, p, n)),
+        # Copies may lie an ulp apart in a product, and then "farther" holds between them.
+        kinds=NO_COPIES,
+    ),
+    Case("nra", losses.NRALoss, op.nra, picks=True),
+    Case("nra_straight", lambda: losses.NRALoss(alpha=1.0), lambda x, y, **k: op.nra(x, y, 1.0, **k), picks=True),
+    Case("ranked_list", losses.RankedListLoss, op.ranked_list),
+    Case(
+        "ranked_list_moving",
+        lambda: losses.RankedListLoss(move_gallery=True),
+        lambda x, y, **k: op.ranked_list(x, y, move_gallery=True, **k),
+    ),
+    Case("margin", lambda: losses.MarginLoss(mining=None), op.margin_loss),
+    Case(
+        "margin_non_trivial",
+        lambda: losses.MarginLoss(mining=mining.NonTrivial(1.2, 0.4)),
+        non_trivial_margin,
+    ),
+    Case("histogram", losses.HistogramLoss, op.histogram, kinds=NO_COPIES),
+    Case(
+        "histogram_coarse",
+        lambda: losses.HistogramLoss(5),
+        lambda x, y, **k: op.histogram(x, y, 5, **k),
+        kinds=NO_COPIES,
+    ),
+    Case(
+        "proxy_nca",
+        proxied(lambda: losses.ProxyNCALoss(CLASSES, DIM)),
+        with_proxies(op.proxy_nca, "proxies"),
+        labels="classes",
+        gallery=False,
+    ),
+    Case(
+        "proxy_nca_plain",
+        proxied(lambda: losses.ProxyNCALoss(CLASSES, DIM, squared=False)),
+        with_proxies(op.proxy_nca, "proxies", squared_distance=False),
+        labels="classes",
+        gallery=False,
+    ),
+    Case(
+        "softmax",
+        proxied(lambda: losses.SoftmaxLoss(CLASSES, DIM)),
+        with_proxies(op.softmax, "proxies", "bias"),
+        labels="classes",
+        gallery=False,
+    ),
+    Case(
+        "proxy_anchor",
+        proxied(lambda: losses.ProxyAnchorLoss(CLASSES, DIM)),
+        with_proxies(op.proxy_anchor, "proxies"),
+        labels="classes",
+        gallery=False,
+    ),
+]
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,93 @@
+"""Each loss against the literal float64 version of its equation: value and gradient."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from losses import label_patterns as patterns
+from losses.cases import CASES, CLASSES, DIM
+from losses.oracle_rows import by_vector
+
+
+def label_strategy(case):
+    if case.labels == "pairs":
+        return patterns.paired_labels()
+    if case.labels == "classes":
+        return patterns.class_labels(CLASSES)
+    if case.labels == "triplets":
+        return st.integers(1, 4).map(lambda n: [2 * t + (k == 2) for t in range(n) for k in range(3)])
+    return patterns.labels()
+
+
+def call(case, loss, x, labels, **look):
+    """The oracle; losses with parameters of their own hand them to it."""
+    return case.oracle(x, labels, loss) if case.labels == "classes" else case.oracle(x, labels, **look)
+
+
+def gradients(value, inputs):
+    return torch.autograd.grad(value, inputs, materialize_grads=True)
+
+
+def assert_same(case, x, ours, theirs):
+    (value, grads), (true_value, true_grads) = ours, theirs
+    assert value.dtype == torch.float64
+    torch.testing.assert_close(value, true_value, rtol=1e-9, atol=1e-11)
+    for k, (grad, true_grad) in enumerate(zip(grads, true_grads, strict=True)):
+        if case.picks and k < len(x):
+            grad, true_grad = by_vector(x[k], grad), by_vector(x[k], true_grad)
+        scale = 1 + true_grad.abs().max().item()
+        torch.testing.assert_close(grad, true_grad, rtol=1e-7, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@given(data=st.data())
+def test_batch(case, data):
+    labels = torch.tensor(data.draw(label_strategy(case)))
+    kind = data.draw(st.sampled_from(case.kinds))
+    x = patterns.embeddings(len(labels), DIM, data.draw(st.integers(0, 10**6)), kind).requires_grad_()
+    block_rows = data.draw(st.one_of(st.none(), st.integers(1, len(labels))))
+    loss = case.make()
+    inputs = [x, *loss.parameters()]
+    value = loss(x, labels, block_rows=block_rows, check_finite=True)
+    truth = call(case, loss, x, labels)
+    assert_same(case, [x], (value, gradients(value, inputs)), (truth, gradients(truth, inputs)))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.gallery], ids=str)
+@given(data=st.data())
+def test_gallery(case, data):
+    """Any gallery: nothing is excluded from the rows, and the gallery moves too (but for the ranked list's)."""
+    if case.labels == "pairs":
+        ids = data.draw(patterns.paired_labels())
+        labels = torch.tensor(list(dict.fromkeys(ids)))
+        gallery_labels = labels.flip(0)
+    else:
+        labels = torch.tensor(data.draw(patterns.labels(1, 7)))
+        gallery_labels = torch.tensor(data.draw(patterns.labels(1, 9)))
+    seed, kind = data.draw(st.integers(0, 10**6)), data.draw(st.sampled_from(case.kinds))
+    both = patterns.embeddings(len(labels) + len(gallery_labels), DIM, seed, kind)
+    x = both[: len(labels)].clone().requires_grad_()
+    g = both[len(labels) :].clone().requires_grad_()
+    look = {"gallery": g, "gallery_labels": gallery_labels}
+    loss = case.make()
+    value = loss(x, labels, block_rows=data.draw(st.integers(1, len(labels))), **look)
+    truth = call(case, loss, x, labels, **look)
+    assert_same(case, [x, g], (value, gradients(value, [x, g])), (truth, gradients(truth, [x, g])))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
+@given(data=st.data())
+def test_custom_comparison(case, data):
+    """Multi-label sets: two examples are alike when they share a label; `same` need not be transitive."""
+    n = data.draw(st.integers(2, 9))
+    sets = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=n, max_size=n)))
+
+    def share_one(a, b):
+        return (a[:, None] & b).any(-1)
+
+    x = patterns.embeddings(n, DIM, data.draw(st.integers(0, 10**6)), "free").requires_grad_()
+    loss = case.make()
+    value = loss(x, sets, same=share_one, block_rows=data.draw(st.integers(1, n)))
+    truth = call(case, loss, x, sets, same=share_one)
+    assert_same(case, [x], (value, gradients(value, [x])), (truth, gradients(truth, [x])))
