@@ -113,7 +113,7 @@ class BNInception(Backbone):
         """`inception_3a_3x3_bn.weight` → `inception_3a.3x3.bn.weight`, and the first convolution from BGR to RGB."""
         result = {}
         for name, value in state.items():
-            match = re.fullmatch(r"(conv\d|inception_\d[a-e])_(.+?)(_bn)?\.(\w+)", name)
+            match = re.fullmatch(r"(conv\d|inception_\d[a-e])_([^.]+?)(_bn)?\.(\w+)", name)
             if match is None:
                 result[name] = value
                 continue

@@ -117,7 +117,8 @@ def _named(
 
 def _assemble(config: Config, backbone: Backbone) -> Embedder:
     # With the channels last, convolutions run up to twice as fast, on CPUs and on GPUs.
-    embedder = Embedder(config, backbone).to(memory_format=torch.channels_last)
+    embedder = Embedder(config, backbone)
+    embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's annotations
     # Layers that nothing reads get no gradient; data-parallel training would wait for it.
     for parameter in backbone.beyond(config.levels):
         parameter.requires_grad_(False)
@@ -132,21 +133,23 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
     about, state = storage.read(folder)
     prepared = about["preprocessing"]
     config = Config(**{**about, "preprocessing": Preprocessing(**prepared) if prepared else None})
-    if config.architecture != OWN:
-        if backbone is not None:
-            raise TypeError(f"{folder} holds a {config.architecture}, which is built from its name; leave backbone out")
-        with torch.random.fork_rng(devices=[]):
-            network = build(config.architecture, config.options)
-    elif backbone is None:
-        raise ValueError(
-            f"{folder} was made from a module, which no file holds; give it as load(folder, backbone=module)"
-        )
-    else:
-        network = backbone if isinstance(backbone, Backbone) else OwnModule(backbone, config.options["channels"])
-    embedder = _assemble(config, network)
-    dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
-    embedder.to(dtype)
+    # The random start is overwritten at once: it should cost the caller's generator nothing.
+    with torch.random.fork_rng(devices=[]):
+        embedder = _assemble(config, _rebuilt(folder, config, backbone))
+    embedder.to(next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32))
     if found := differences(state, embedder.state_dict()):
         raise ValueError(f"{folder} does not fit the module given as backbone: {found}")
     embedder.load_state_dict(state)
     return embedder.eval()
+
+
+def _rebuilt(folder: str | os.PathLike[str], config: Config, module: nn.Module | None) -> Backbone:
+    if config.architecture != OWN:
+        if module is not None:
+            raise TypeError(f"{folder} holds a {config.architecture}, which is built from its name; leave backbone out")
+        return build(config.architecture, config.options)
+    if module is None:
+        raise ValueError(
+            f"{folder} was made from a module, which no file holds; give one to load(folder, backbone=module)"
+        )
+    return module if isinstance(module, Backbone) else OwnModule(module, config.options["channels"])

@@ -28,7 +28,7 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
     network = copy.deepcopy(embedder).cpu().eval()
     program = torch.onnx.export(
         network,
-        (example,),
+        (example.cpu(),),
         dynamo=True,
         input_names=["images"],
         output_names=["embeddings"],

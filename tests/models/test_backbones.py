@@ -1,0 +1,210 @@
+"""Architectures against published counts and shapes, and against literal or foreign versions of themselves."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from tuplet import extras, models
+from tuplet.models.architectures import build
+from tuplet.models.bn_inception import BLOCKS
+from tuplet.models.weights import fill
+
+# Published parameter counts with their 1000-class layer, and the maps of a 224 × 224 picture at L, M and H.
+PUBLISHED = {
+    "resnet50": (25_557_032, 2048, [(512, 28), (1024, 14), (2048, 7)]),
+    "googlenet": (6_624_904, 1024, [(480, 28), (832, 14), (1024, 7)]),
+    "bn_inception": (11_295_240, 1024, [(576, 14), (1056, 7), (1024, 7)]),
+    "efficientnet_lite0": (4_652_008, 1280, [(40, 28), (112, 14), (1280, 7)]),
+}
+
+
+def shaken(network):
+    """Every BatchNorm given statistics of its own, so that a misplaced one shows."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.1)
+    return network.eval()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_and_shapes_are_the_published_ones(name):
+    count, width, maps = PUBLISHED[name]
+    backbone = build(name, {}).eval()
+    assert sum(p.numel() for p in backbone.parameters()) == count - 1000 * (width + 1)
+    with torch.no_grad():
+        found = backbone(torch.zeros(1, 3, 224, 224), "LMH")
+    assert [(x.shape[1], x.shape[2]) for x in found.values()] == maps
+    assert [x.shape[2] == x.shape[3] for x in found.values()] == [True] * 3
+    assert backbone.channels == dict(zip("LMH", (channels for channels, _ in maps), strict=True))
+
+
+def test_paper_004_crops_of_227_give_the_same_maps():
+    with torch.no_grad():
+        maps = build("bn_inception", {}).eval()(torch.zeros(1, 3, 227, 227), "LMH")
+    assert [x.shape[-1] for x in maps.values()] == [14, 7, 7]
+
+
+@given(name=st.sampled_from(sorted(PUBLISHED)), height=st.integers(33, 90), width=st.integers(33, 90))
+def test_any_size_of_picture_goes_through(name, height, width):
+    backbone = NETWORKS[name]
+    with torch.no_grad():
+        maps = backbone(torch.zeros(1, 3, height, width), "LMH")
+    assert all(min(x.shape) > 0 and x.isfinite().all() for x in maps.values())
+
+
+NETWORKS = {name: build(name, {}).eval() for name in PUBLISHED}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_running_stops_at_the_highest_level_asked_for(name):
+    backbone = NETWORKS[name]
+    last = backbone.stages()[-2][1]
+    calls = []
+    hook = last.register_forward_hook(lambda *_: calls.append(1))
+    with torch.no_grad():
+        low = backbone(torch.ones(1, 3, 64, 64), "L")
+        assert not calls
+        every = backbone(torch.ones(1, 3, 64, 64), "LMH")
+    hook.remove()
+    assert calls
+    assert low.keys() == {"L"}
+    assert torch.equal(low["L"], every["L"])
+
+
+def test_resnet_strides_stand_where_each_version_has_them():
+    for strides, expected in (("v1", [(2, 1)] * 3), ("v1.5", [(1, 2)] * 3)):
+        network = build("resnet50", {"strides": strides})
+        blocks = [network.get_submodule(f"layer{i}.0") for i in (2, 3, 4)]
+        assert [(b.conv1.stride[0], b.conv2.stride[0]) for b in blocks] == expected
+    with pytest.raises(ValueError, match="strides is 'v2'"):
+        build("resnet50", {"strides": "v2"})
+
+
+def test_resnet_versions_share_names_but_not_values():
+    torch.manual_seed(0)
+    old, new = shaken(build("resnet50", {"strides": "v1"})), build("resnet50", {"strides": "v1.5"}).eval()
+    new.load_state_dict(old.state_dict())
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert (old(x)["H"] - new(x)["H"]).abs().max() > 0.1
+
+
+def flat_bn_inception(state, x):
+    """BN-Inception in the flat names of its published files, layer by layer, on a BGR picture."""
+
+    def unit(x, name, stride=1):
+        weight = state[f"{name}.weight"]
+        x = functional.conv2d(x, weight, state[f"{name}.bias"], stride, padding=weight.shape[-1] // 2)
+        bn = [state[f"{name}_bn.{kind}"].reshape(-1) for kind in ("running_mean", "running_var", "weight", "bias")]
+        return functional.relu(functional.batch_norm(x, *bn))
+
+    x = functional.max_pool2d(unit(x, "conv1_7x7_s2", 2), 3, 2, ceil_mode=True)
+    x = functional.max_pool2d(unit(unit(x, "conv2_3x3_reduce"), "conv2_3x3"), 3, 2, ceil_mode=True)
+    maps = {}
+    for block in ("3a", "3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b"):
+        name, stride = f"inception_{block}", 2 if block in ("3c", "4e") else 1
+        three = unit(unit(x, f"{name}_3x3_reduce"), f"{name}_3x3", stride)
+        double = unit(unit(x, f"{name}_double_3x3_reduce"), f"{name}_double_3x3_1")
+        double = unit(double, f"{name}_double_3x3_2", stride)
+        if stride == 2:
+            x = torch.cat([three, double, functional.max_pool2d(x, 3, 2, ceil_mode=True)], 1)
+        else:
+            pool = functional.max_pool2d if block == "5b" else functional.avg_pool2d
+            x = torch.cat([unit(x, f"{name}_1x1"), three, double, unit(pool(x, 3, 1, 1), f"{name}_pool_proj")], 1)
+        maps[block] = x
+    return [maps["3c"], maps["4e"], maps["5b"]]
+
+
+@pytest.mark.parametrize("two_dimensional", [False, True])
+def test_bn_inception_reads_published_names_and_sees_rgb(two_dimensional):
+    torch.manual_seed(0)
+    source = shaken(build("bn_inception", {}))
+    published = {"last_linear.weight": torch.zeros(1000, 1024), "last_linear.bias": torch.zeros(1000)}
+    for name, value in source.state_dict().items():
+        parts = name.split(".")
+        layer, part, kind = "_".join(parts[:-2]), parts[-2], parts[-1]
+        if kind == "num_batches_tracked":
+            continue
+        if part == "bn":
+            layer, value = f"{layer}_bn", value[None] if two_dimensional else value
+        published[f"{layer}.{kind}"] = value.double()
+    assert "inception_4e_double_3x3_2_bn.running_var" in published
+    network = build("bn_inception", {}).double().eval()
+    fill(network, published, "file")
+    rgb = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        found = network(rgb, "LMH").values()
+        expected = flat_bn_inception(published, rgb.flip(1))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_bn_inception_widths_add_up():
+    assert [w.one + w.three + w.double + w.pool for w in BLOCKS.values()][-2:] == [1024, 1024]
+
+
+def test_lite0_agrees_with_the_package_that_its_weights_come_from():
+    from efficientnet_lite_pytorch import EfficientNet
+
+    torch.manual_seed(0)
+    peer = shaken(EfficientNet.from_name("efficientnet-lite0"))
+    network = build("efficientnet_lite0", {}).eval()
+    fill(network, peer.state_dict(), "peer")
+    x = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x)["H"], peer.extract_features(x), rtol=1e-5, atol=1e-5)
+
+
+def foreign(module):
+    """The module, or a skip where it cannot be imported."""
+    try:
+        return extras.need(module, extra="timm", purpose="this comparison")
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "googlenet"])
+def test_agrees_with_torchvision(name):
+    torch.manual_seed(0)
+    options = {"init_weights": False, "transform_input": True} if name == "googlenet" else {}
+    peer = shaken(getattr(foreign("torchvision").models, name)(**options))
+    backbone = build(name, {}).eval()
+    fill(backbone, peer.state_dict(), "peer")
+    peer.fc = nn.Identity()
+    embedder = models.create(backbone, dim=None, normalize=False, preprocessing=backbone.usual).eval()
+    images = torch.rand(2, 3, 224, 224) * 255
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    with torch.no_grad():
+        expected = peer((images / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1))
+        torch.testing.assert_close(embedder(images), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["tf_efficientnet_lite0", "convnext_atto", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"]
+)
+def test_timm_models_give_levels(name):
+    foreign("timm")
+    embedder = models.create(name, dim=8, levels="LMH").eval()
+    size = embedder.preprocessing.size
+    images = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
+    with torch.no_grad():
+        assert embedder(images).shape == (2, 24)
+        maps = embedder.backbone(images.float(), "LMH")
+        assert torch.equal(maps["H"], embedder.backbone(images.float())["H"])
+    assert {level: x.shape[1] for level, x in maps.items()} == embedder.backbone.channels
+
+
+def test_a_name_nobody_has_is_a_sentence():
+    with pytest.raises((ValueError, ImportError), match="'resnet5O'"):
+        models.create("resnet5O")
+
+
+def test_options_of_another_backbone_are_named():
+    with pytest.raises(TypeError, match=r"resnet50 takes the options .*strides.*'depth'"):
+        models.create("resnet50", depth=50)

@@ -1,0 +1,370 @@
+"""Heads, levels, normalising, freezing and embedding, against literal versions where there is something to compute."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+from tuplet import models
+from tuplet.models.embedder import pool
+from tuplet.models.reading import ahead
+from tuplet.models.small import ConvNet
+
+
+def random_images(count, size=28, seed=0):
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.manual_seed(seed))
+
+
+class Stages(nn.Module):
+    """Three maps from low to high, quick to run."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.mid, self.high = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3), nn.Conv2d(5, 6, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        low = self.norm(self.low(x))
+        mid = self.mid(low.relu())
+        return [low, mid, self.high(mid.relu())]
+
+
+GREY = models.Preprocessing(28, 28, "square", (127.5,) * 3, (64.0,) * 3)
+
+
+def staged(**options):
+    torch.manual_seed(0)
+    return models.create(Stages(), preprocessing=GREY, **{"dim": 7, "levels": "LMH", **options})
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(1, 6)),
+    how=st.sampled_from(["mean", "max", "mean+max"]),
+    seed=st.integers(0, 1000),
+)
+def test_pooling_is_its_loop(shape, how, seed):
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(seed))
+    for i in range(shape[0]):
+        for c in range(shape[1]):
+            values = [v for row in x[i, c].tolist() for v in row]
+            expected = {"mean": sum(values) / len(values), "max": max(values)}
+            expected["mean+max"] = expected["mean"] + expected["max"]
+            assert pool(x, how)[i, c].item() == pytest.approx(expected[how], abs=1e-12)
+
+
+def test_a_map_of_tokens_is_refused():
+    with pytest.raises(ValueError, match=r"\(2, 5, 8\)"):
+        pool(torch.zeros(2, 5, 8), "mean")
+
+
+@pytest.mark.parametrize("levels", ["L", "H", "LH", "LMH"])
+@pytest.mark.parametrize("how", [True, False])
+def test_forward_is_backbone_pool_linear_normalise(levels, how):
+    embedder = staged(levels=levels, normalize=how).double().eval()
+    images = random_images(3)
+    with torch.no_grad():
+        maps = dict(zip("LMH", embedder.backbone.module((images.double() - 127.5) / 64.0), strict=True))
+        expected = []
+        for level in levels:
+            head = embedder.heads[level]
+            v = maps[level].mean((2, 3)) @ head.weight.T + head.bias
+            expected.append(v / v.norm(dim=1, keepdim=True) / math.sqrt(len(levels)) if how else v)
+        found = embedder(images)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, torch.cat(expected, 1))
+    if how:
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(3, dtype=torch.float64))
+    for part, v in zip(embedder.split(found), expected, strict=True):
+        torch.testing.assert_close(part, v * math.sqrt(len(levels)) if how else v)
+
+
+def test_eval_normalising_is_off_in_training_only():
+    embedder = staged(normalize="eval")
+    images = random_images(4)
+    lengths = [part.norm(dim=1) for part in embedder.split(embedder(images))]
+    assert all((length - 1).abs().max() > 1e-3 for length in lengths)
+    embedder.eval()
+    lengths = [part.norm(dim=1) for part in embedder.split(embedder(images))]
+    torch.testing.assert_close(torch.stack(lengths), torch.ones(3, 4))
+
+
+def test_squared_distance_is_the_mean_over_levels():
+    embedder = staged().eval()
+    a, b = embedder(random_images(1)), embedder(random_images(1, seed=1))
+    levels = [(p - q).square().sum() for p, q in zip(embedder.split(a), embedder.split(b), strict=True)]
+    torch.testing.assert_close((a - b).square().sum(), torch.stack(levels).mean())
+
+
+def test_levels_are_put_in_order_and_checked():
+    assert staged(levels="HL").config.levels == "LH"
+    for wrong in ("", "HH", "X"):
+        with pytest.raises(ValueError, match="levels is"):
+            staged(levels=wrong)
+    with pytest.raises(ValueError, match="convnet has no level L; its levels are H"):
+        models.create("convnet", levels="LH")
+
+
+@pytest.mark.parametrize(("argument", "value"), [("dim", 0), ("pooling", "median"), ("normalize", "never")])
+def test_wrong_settings_are_a_sentence(argument, value):
+    with pytest.raises(ValueError, match=f"{argument} is"):
+        staged(**{argument: value})
+
+
+@pytest.mark.parametrize("name", ["bn_inception", "resnet50", "googlenet", "efficientnet_lite0"])
+def test_gradients_reach_every_level_and_every_layer(name):
+    torch.manual_seed(0)
+    embedder = models.create(name, dim=4, levels="LMH")
+    images = random_images(2, size=64)
+    parts = embedder.split(embedder(images))
+    target = torch.randn(2, 4)
+    for level, part in zip("LMH", parts, strict=True):
+        embedder.zero_grad()
+        (part * target).sum().backward(retain_graph=True)
+        reached = {k for k, head in embedder.heads.items() if head.weight.grad is not None and head.weight.grad.any()}
+        assert reached == {level}
+        assert next(embedder.backbone.parameters()).grad.any()
+    embedder.zero_grad()
+    sum((part * target).sum() for part in parts).backward()
+    assert [name for name, p in embedder.named_parameters() if p.grad is None] == []
+
+
+def test_layers_above_the_highest_level_ask_for_no_gradient():
+    embedder = models.create("resnet50", levels="LM", dim=4)
+    idle = {name.split(".")[1] for name, p in embedder.named_parameters() if not p.requires_grad}
+    assert idle == {"layer4"}
+    embedder(random_images(2, size=64)).sum().backward()
+    assert all(p.grad is not None for p in embedder.parameters() if p.requires_grad)
+
+
+def test_levels_can_be_used_apart():
+    embedder = staged().eval()
+    images = random_images(3)
+    parts = embedder.split(embedder(images))
+    for level, part in zip("LMH", parts, strict=True):
+        torch.testing.assert_close(embedder.select(level)(images), part)
+    both = embedder.select("LH")
+    torch.testing.assert_close(both(images), torch.cat([parts[0], parts[2]], 1) / math.sqrt(2))
+    assert both.heads["L"] is embedder.heads["L"]
+    with pytest.raises(ValueError, match="has the levels LH, not M"):
+        both.select("M")
+
+
+def test_dim_none_gives_pooled_features():
+    embedder = staged(dim=None, normalize=False).eval()
+    assert embedder.width == 4 + 5 + 6
+    assert not list(embedder.heads.parameters())
+    maps = embedder.backbone((random_images(2).float() - 127.5) / 64)
+    torch.testing.assert_close(embedder.split(embedder(random_images(2)))[2], maps["H"].mean((2, 3)))
+
+
+def test_frozen_batchnorm_survives_train():
+    embedder = staged().freeze_batchnorm()
+    norm = embedder.backbone.module.norm
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    optimiser = torch.optim.SGD(embedder.parameters(), lr=0.1)
+    for _ in range(2):
+        embedder.eval()
+        embedder.train()
+        embedder(random_images(4)).sum().backward()
+        optimiser.step()
+    assert embedder.training
+    assert not norm.training
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+def test_frozen_statistics_leave_the_affine_part_free_on_request():
+    embedder = staged().freeze_batchnorm(affine=False)
+    embedder(random_images(4)).sum().backward()
+    norm = embedder.backbone.module.norm
+    assert norm.weight.grad is not None
+    assert norm.num_batches_tracked == 0
+
+
+def test_parameter_groups_cover_everything_that_learns_once():
+    embedder = staged()
+    groups = models.param_groups(embedder, lr=0.01, weight_decay=0.5)
+    assert [(g["name"], g["lr"], g["weight_decay"]) for g in groups] == [
+        ("backbone", 0.01, 0.5),
+        ("backbone/flat", 0.01, 0.0),
+        ("heads", 0.1, 0.5),
+        ("heads/flat", 0.1, 0.0),
+    ]
+    listed = [id(p) for g in groups for p in g["params"]]
+    assert sorted(listed) == sorted(id(p) for p in embedder.parameters())
+    torch.optim.AdamW(groups)
+    embedder.backbone.requires_grad_(False)
+    assert [g["name"] for g in models.param_groups(embedder, lr=0.01, head_multiplier=2)] == ["heads", "heads/flat"]
+
+
+def test_floats_and_bytes_are_the_same_picture():
+    embedder = staged().eval()
+    images = random_images(2)
+    assert torch.equal(embedder(images), embedder(images.float()))
+
+
+def test_a_grey_network_sees_the_luma_of_rgb():
+    embedder = models.create("convnet", dim=2).eval()
+    images = random_images(2)
+    r, g, b = images.float().unbind(1)
+    grey = (0.299 * r + 0.587 * g + 0.114 * b)[:, None]
+    torch.testing.assert_close(embedder(images), embedder(grey))
+
+
+def test_wrong_shapes_are_a_sentence():
+    with pytest.raises(ValueError, match=r"\(3, 28, 28\); they must be \(N, 3, H, W\)"):
+        staged()(torch.zeros(3, 28, 28))
+    with pytest.raises(ValueError, match=r"32×32 and this convnet takes 28×28"):
+        models.create("convnet")(torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("size", [4, 7, 32])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_convnet_takes_any_small_size(size, channels):
+    embedder = models.create("convnet", dim=2, size=size, channels=channels, normalize=False)
+    assert embedder(random_images(3, size=size)).shape == (3, 2)
+    # Two convolutions and one fully connected layer.
+    layers = [m for m in embedder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert [type(m) for m in layers] == [nn.Conv2d, nn.Conv2d, nn.Linear]
+
+
+def test_mlp_embeds_vectors():
+    embedder = models.create("mlp", features=10, hidden=(16, 8), dim=4)
+    x = torch.randn(5, 10)
+    torch.testing.assert_close(embedder.embed(x), embedder.eval()(x).detach())
+    with pytest.raises(TypeError, match="has no preprocessing"):
+        embedder.embed(["a.jpg"])
+
+
+def test_embeds_paths_bytes_pictures_and_tensors_alike(tmp_path):
+    embedder = models.create("convnet", dim=3, size=16, channels=3)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
+    pictures = [Image.fromarray(p) for p in pixels]
+    paths = [tmp_path / f"{i}.png" for i in range(5)]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    expected = embedder.embed(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    assert expected.shape == (5, 3)
+    assert expected.dtype == torch.float32
+    for images in (paths, [str(p) for p in paths], [p.read_bytes() for p in paths], pictures):
+        assert torch.equal(embedder.embed(images), expected)
+        torch.testing.assert_close(embedder.embed(images, batch_size=2, workers=3), expected)
+    assert torch.equal(embedder.embed(paths[0]), embedder.embed(paths[:1]))
+    assert embedder.embed([]).shape == (0, 3)
+    assert embedder.embed(torch.zeros(0, 3, 16, 16)).shape == (0, 3)
+
+
+def test_embedding_resizes_and_crops_as_the_preprocessing_says():
+    embedder = models.create("convnet", dim=3, size=8, channels=3, preprocessing={"resize": 16, "how": "shorter"})
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    resized = np.array(picture.resize((24, 16), Image.Resampling.BICUBIC))[4:12, 8:16]
+    assert torch.equal(embedder.embed(picture), embedder.embed(torch.from_numpy(resized).permute(2, 0, 1)[None]))
+
+
+def test_embedding_restores_the_mode_and_gives_plain_tensors():
+    embedder = staged()
+    result = embedder.embed(random_images(3))
+    assert embedder.training
+    assert not result.is_inference()
+    assert not result.requires_grad
+    # Batches of any size give the same vectors, since BatchNorm was in evaluation mode.
+    torch.testing.assert_close(embedder.embed(random_images(3), batch_size=1), result)
+
+
+def test_a_corrupt_file_is_named_and_the_mode_restored(tmp_path):
+    embedder = models.create("convnet")
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    Image.new("RGB", (30, 30)).save(good)
+    bad.write_bytes(good.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"bad\.png"):
+        embedder.embed([good, bad, good])
+    assert embedder.training
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        embedder.embed([tmp_path / "nowhere.png"])
+
+
+def test_pictures_in_unit_range_are_refused():
+    with pytest.raises(ValueError, match="multiply them by 255"):
+        models.create("convnet").embed(torch.rand(2, 3, 28, 28))
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        models.create("convnet").embed(random_images(1), batch_size=0)
+
+
+def test_reading_stays_a_bounded_lead_ahead():
+    started, lock = [], threading.Lock()
+
+    def work(i):
+        with lock:
+            started.append(i)
+        return i
+
+    for taken, i in enumerate(ahead(work, range(50), workers=4, lead=6), start=1):
+        assert i == taken - 1
+        assert len(started) <= taken + 6
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bn_inception", "efficientnet_lite0", "googlenet"])
+def test_forward_compiles_without_a_break(name):
+    embedder = models.create(name, dim=4, levels="LMH").eval()
+    images = random_images(2, size=64)
+    with torch.no_grad():
+        compiled = torch.compile(embedder, fullgraph=True, backend="eager")(images)
+        torch.testing.assert_close(compiled, embedder(images))
+
+
+def test_bfloat16_autocast_gives_float32_vectors():
+    embedder = staged().eval()
+    images = random_images(3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = embedder(images)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(half, embedder(images), rtol=0.05, atol=0.02)
+
+
+def test_a_half_precision_network_takes_bytes():
+    embedder = staged().to(torch.bfloat16).eval()
+    torch.testing.assert_close(embedder(random_images(3)), staged().eval()(random_images(3)), rtol=0.1, atol=0.05)
+
+
+def test_own_modules_need_something_to_measure_them_by():
+    with pytest.raises(ValueError, match="example="):
+        models.create(nn.Linear(3, 4))
+    assert models.create(nn.Linear(3, 4), example=torch.zeros(1, 3), dim=2)(torch.ones(5, 3)).shape == (5, 2)
+    with pytest.raises(TypeError, match="weights= cannot be given"):
+        models.create(nn.Linear(3, 4), weights="x.pth")
+    with pytest.raises(ValueError, match="no preprocessing to change"):
+        models.create("mlp", features=3, preprocessing={"size": 3})
+
+
+def test_measuring_a_module_leaves_it_as_it_was():
+    module = Stages()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    models.create(module, preprocessing=GREY)
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_backbone_of_the_users_own_is_taken_as_it_is():
+    backbone = ConvNet(size=8)
+    assert models.create(backbone, dim=2).backbone is backbone
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mean": (1.0, 2.0)},
+        {"std": (0.0, 1.0, 1.0)},
+        {"mean": (300.0, 0.0, 0.0)},
+        {"size": 0},
+        {"mean": (1.0,), "std": (1.0, 1.0, 1.0)},
+    ],
+)
+def test_wrong_preprocessing_is_a_sentence(fields):
+    with pytest.raises(ValueError, match=r"mean|size"):
+        models.create("resnet50", preprocessing=fields)

@@ -1,0 +1,45 @@
+"""ONNX files, run by onnxruntime beside torch."""
+
+import json
+
+import onnxruntime
+import pytest
+import torch
+
+from tuplet import models
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("convnet", {}),
+        ("efficientnet_lite0", {"levels": "LMH", "preprocessing": {"size": 64}}),
+        ("bn_inception", {"levels": "MH", "pooling": "mean+max", "normalize": "eval", "preprocessing": {"size": 64}}),
+    ],
+)
+def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options):
+    torch.manual_seed(0)
+    embedder = models.create(name, dim=6, **options)
+    embedder.train()
+    models.export_onnx(embedder, tmp_path / "embedder.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["embedder.onnx"]
+    assert embedder.training
+    session = onnxruntime.InferenceSession(tmp_path / "embedder.onnx")
+    size = embedder.preprocessing.size
+    for count in (1, 2, 5):
+        images = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
+        (found,) = session.run(["embeddings"], {"images": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), embedder.embed(images), rtol=1e-4, atol=1e-5)
+    about = json.loads(session.get_modelmeta().custom_metadata_map["tuplet"])
+    assert about["fingerprint"] == embedder.fingerprint()
+    assert about["config"]["preprocessing"]["size"] == size
+
+
+def test_vectors_need_an_example(tmp_path):
+    embedder = models.create("mlp", features=4, dim=2)
+    with pytest.raises(ValueError, match="example="):
+        models.export_onnx(embedder, tmp_path / "embedder.onnx")
+    models.export_onnx(embedder, tmp_path / "embedder.onnx", example=torch.zeros(2, 4))
+    x = torch.randn(7, 4)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "embedder.onnx").run(None, {"images": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), embedder.embed(x), rtol=1e-4, atol=1e-5)

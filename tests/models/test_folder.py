@@ -1,0 +1,218 @@
+"""Saving and loading: the same vectors in another process, and no vectors at all from a folder that was changed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tuplet import models
+
+IMAGES = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torch.manual_seed(0))
+
+
+def small(seed=0, **options):
+    torch.manual_seed(seed)
+    return models.create("convnet", **{"dim": 3, "size": 8, **options})
+
+
+EMBEDDERS = {
+    "bn_inception": lambda: models.create("bn_inception", dim=5, levels="LMH", pooling="mean+max"),
+    "resnet50": lambda: models.create("resnet50", dim=None, normalize="eval", strides="v1", levels="MH"),
+    "efficientnet_lite0": lambda: models.create("efficientnet_lite0", weights="efficientnet_lite0_imagenet", dim=4),
+    "convnet": lambda: models.create("convnet", dim=2, size=64, channels=1, normalize=False),
+}
+
+EMBED_ELSEWHERE = """
+import sys, torch
+from tuplet import models
+embedder = models.load(sys.argv[1])
+torch.save((embedder.embed(torch.load(sys.argv[2])), embedder.fingerprint()), sys.argv[3])
+"""
+
+
+def test_another_process_gives_identical_vectors(tmp_path):
+    torch.save(IMAGES, tmp_path / "images.pt")
+    for name, make in EMBEDDERS.items():
+        torch.manual_seed(1)
+        embedder = make()
+        embedder(IMAGES).sum().backward()  # in training mode, so that BatchNorm's statistics have moved
+        embedder.save(tmp_path / name)
+        files = [tmp_path / name, tmp_path / "images.pt", tmp_path / "result.pt"]
+        subprocess.run([sys.executable, "-c", EMBED_ELSEWHERE, *map(str, files)], check=True)
+        vectors, fingerprint = torch.load(files[2])
+        assert torch.equal(vectors, embedder.embed(IMAGES)), name
+        assert fingerprint == embedder.fingerprint()
+
+
+def test_everything_comes_back(tmp_path):
+    embedder = small(preprocessing={"mean": (10.0,), "resize": 9}, normalize="eval", pooling="max")
+    embedder.save(tmp_path)
+    loaded = models.load(tmp_path)
+    assert loaded.config == embedder.config
+    assert not loaded.training
+    about = json.loads((tmp_path / "embedder.json").read_text())
+    assert about["versions"]["torch"] == torch.__version__
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["embedder.json", "model.safetensors"]
+
+
+def test_loading_draws_no_random_numbers(tmp_path):
+    small().save(tmp_path)
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    models.load(tmp_path)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_half_precision_stays_half(tmp_path):
+    embedder = small().to(torch.bfloat16)
+    embedder.save(tmp_path)
+    loaded = models.load(tmp_path)
+    assert loaded.fingerprint() == embedder.fingerprint()
+    assert torch.equal(loaded.embed(IMAGES[:, :, :8, :8]), embedder.embed(IMAGES[:, :, :8, :8]))
+
+
+def test_fingerprints_tell_weights_and_settings_apart():
+    a, b = small(), small()
+    assert a.fingerprint() == b.fingerprint()
+    assert a.fingerprint() == a.to(memory_format=torch.contiguous_format).fingerprint()
+    assert a.fingerprint() != small(seed=1).fingerprint()
+    assert a.fingerprint() != small(preprocessing={"mean": (100.0,)}).fingerprint()
+    with torch.no_grad():
+        b.heads["H"].bias[0] += 1e-6
+    assert a.fingerprint() != b.fingerprint()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    small().save(folder)
+    return folder
+
+
+@settings(max_examples=20)
+@given(name=st.sampled_from(["model.safetensors", "embedder.json"]), keep=st.floats(0, 0.999))
+def test_truncated_files_are_refused(saved, tmp_path_factory, name, keep):
+    folder = copy(saved, tmp_path_factory)
+    content = (folder / name).read_bytes().rstrip()
+    (folder / name).write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        models.load(folder)
+
+
+@settings(max_examples=20)
+@given(place=st.floats(0, 0.999), bit=st.integers(0, 7))
+def test_one_changed_bit_of_the_weights_is_refused(saved, tmp_path_factory, place, bit):
+    folder = copy(saved, tmp_path_factory)
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged|was changed"):
+        models.load(folder)
+
+
+def copy(saved, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy")
+    for file in saved.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_changed_mean_is_refused(saved, tmp_path_factory):
+    folder = copy(saved, tmp_path_factory)
+    about = json.loads((folder / "embedder.json").read_text())
+    about["config"]["preprocessing"]["mean"] = [0.0]
+    (folder / "embedder.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="was changed after it was saved"):
+        models.load(folder)
+
+
+def test_folders_of_something_else_are_a_sentence(saved, tmp_path, tmp_path_factory):
+    with pytest.raises(FileNotFoundError, match=r"has no embedder\.json"):
+        models.load(tmp_path)
+    folder = copy(saved, tmp_path_factory)
+    (folder / "embedder.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"embedder\.json is damaged"):
+        models.load(folder)
+    (folder / "embedder.json").write_text(json.dumps({"format": 99, "config": {}, "fingerprint": ""}))
+    with pytest.raises(ValueError, match="has format 99"):
+        models.load(folder)
+
+
+def test_a_users_module_comes_back_with_the_module(tmp_path):
+    def module(width=6):
+        layer = nn.Linear(width, width)
+        layer.weight = nn.Parameter(torch.eye(width))
+        return nn.Sequential(nn.Conv2d(3, width, 3), nn.Flatten(), nn.LazyLinear(width), layer)
+
+    network = module()
+    embedder = models.create(network, dim=4, example=torch.zeros(2, 3, 8, 8))
+    embedder.save(tmp_path)
+    images = torch.randn(3, 3, 8, 8)
+    fresh = module()
+    fresh(images)
+    assert torch.equal(models.load(tmp_path, backbone=fresh).embed(images), embedder.embed(images))
+    with pytest.raises(ValueError, match="backbone=module"):
+        models.load(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"does not fit the module given as backbone: .*missing, first backbone\.module"
+    ):
+        models.load(tmp_path, backbone=nn.Linear(2, 2))
+
+
+def test_tied_weights_are_saved(tmp_path):
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    embedder = models.create(module, dim=2, example=torch.zeros(1, 4))
+    embedder.save(tmp_path)
+    fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    x = torch.randn(3, 4)
+    assert torch.equal(models.load(tmp_path, backbone=fresh).embed(x), embedder.embed(x))
+
+
+def test_a_named_backbone_needs_no_module(saved):
+    with pytest.raises(TypeError, match="leave backbone out"):
+        models.load(saved, backbone=nn.Linear(2, 2))
+
+
+SAVE_FOREVER = """
+import sys, torch
+from tuplet import models
+a, b = models.load(sys.argv[1]), models.load(sys.argv[1])
+with torch.no_grad():
+    b.heads["H"].bias += 1
+print("ready", flush=True)
+while True:
+    a.save(sys.argv[1])
+    b.save(sys.argv[1])
+"""
+
+
+def test_a_kill_while_saving_never_leaves_a_wrong_model(saved, tmp_path_factory, soak):
+    folder = copy(saved, tmp_path_factory)
+    first = models.load(folder)
+    second = models.load(folder)
+    with torch.no_grad():
+        second.heads["H"].bias += 1
+    allowed = {first.fingerprint(), second.fingerprint()}
+    for i in range(20 if soak else 2):
+        first.save(folder)
+        process = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, str(folder)], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(0.01 + 0.007 * i)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        try:
+            found = models.load(folder).fingerprint()
+        except ValueError:  # killed between the two files: refused
+            continue
+        assert found in allowed
