@@ -1,0 +1,116 @@
+"""k-means with k-means++ seeding, on any device, for tens of thousands of points in thousands of clusters."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet import counter
+from tuplet.evaluation.inputs import Vectors, as_vectors, budget, one_of, positive_integer
+from tuplet.evaluation.scores import full_precision
+from tuplet.progress import track
+
+# Entries of a table of points by centres, and of the tables that seed several runs at once.
+TABLE_ENTRIES = {"cpu": 1 << 22, "cuda": 1 << 27}
+
+
+def kmeans(
+    embeddings: Any,
+    clusters: int,
+    seeds: Sequence[int] = (0,),
+    *,
+    metric: str = "euclidean",
+    iterations: int = 100,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """The cluster of each point, once for each seed: (seeds, N) int64.
+
+    Centres start by greedy k-means++ (Arthur and Vassilvitskii 2007): 2 + ⌊ln k⌋ points are drawn with chances
+    proportional to D², the squared distance to the nearest centre so far, and the one that leaves the least ΣD² is the
+    next centre. Then points go to their nearest centre and centres to the mean of their points until nothing changes,
+    or `iterations` times. A centre that lost all its points starts again at a point far from its own centre.
+
+    All seeds draw in one pass over the points for each centre, and nothing waits for the device until they are done.
+    The embeddings are held in memory, moved to mean 0 and scaled. `cosine` clusters them at unit length.
+
+    >>> kmeans(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), 2)
+    tensor([[0, 0, 1, 1]])
+    """
+    vectors = as_vectors(embeddings, device=device)
+    if positive_integer(clusters, "clusters") > vectors.count:
+        raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}; ask for fewer")
+    with full_precision(vectors.device):
+        points = _normalised(vectors, one_of(metric, ("euclidean", "cosine"), "metric"))
+        trials = 2 + int(math.log(clusters))
+        at_once = max(1, 8 * budget(TABLE_ENTRIES, points.device) // (trials * len(points)))
+        labels = []
+        for start in range(0, len(seeds), at_once):
+            starts = _plus_plus(points, clusters, seeds[start : start + at_once], trials)
+            labels += [_lloyd(points, points[chosen], iterations) for chosen in starts]
+    return torch.stack(labels)
+
+
+def _normalised(vectors: Vectors, metric: str) -> Tensor:
+    """All points with mean 0 and lengths up to 1: the clusters stay the same, and products keep their digits."""
+    points = vectors.rows(slice(None), vectors.dtype)
+    if metric == "cosine":
+        points = torch.nn.functional.normalize(points, dim=1, eps=torch.finfo(points.dtype).tiny)
+    points = points - points.mean(0, dtype=torch.float64).to(points.dtype)
+    return points / points.norm(dim=1).max().clamp(min=torch.finfo(points.dtype).tiny)
+
+
+def _plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], trials: int) -> Tensor:
+    """The points that each run starts from: (runs, clusters) indices."""
+    runs, count = len(seeds), len(points)
+    squares = points.square().sum(1)
+    step = torch.arange(clusters, device=points.device)
+    uniform = torch.stack(
+        [counter.uniform(seed, step[:, None], torch.arange(trials, device=points.device)) for seed in seeds]
+    ).double()
+    chosen = torch.empty(runs, clusters, dtype=torch.int64, device=points.device)
+    nearest = torch.ones(runs, count, dtype=points.dtype, device=points.device)  # the first centre is any point
+    for i in track(range(clusters), "seeding k-means"):
+        mass = nearest.cumsum(1, dtype=torch.float64)
+        drawn = torch.searchsorted(mass, uniform[:, i] * mass[:, -1:]).clamp(max=count - 1)
+        candidates = points[drawn.flatten()]
+        distances = torch.addmm(squares, candidates, points.T, alpha=-2)
+        distances += squares[drawn.flatten(), None]
+        distances = distances.clamp_(min=0).view(runs, trials, count)
+        if i:
+            torch.minimum(distances, nearest[:, None], out=distances)
+        best = distances.sum(2).argmin(1, keepdim=True)
+        chosen[:, i] = drawn.gather(1, best)[:, 0]
+        nearest = distances.gather(1, best[:, :, None].expand(-1, -1, count))[:, 0]
+        # A product leaves a rounding where the distance is 0, and that must not be drawn again.
+        nearest.scatter_(1, chosen[:, i : i + 1], 0.0)
+    return chosen
+
+
+def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Tensor:
+    labels = torch.full((len(points),), -1, device=points.device)
+    for _ in track(range(iterations), "k-means"):
+        before, (labels, distances) = labels, _assign(points, centres)
+        if torch.equal(labels, before):
+            break
+        centres = _means(points, labels, distances, len(centres))
+    return labels
+
+
+def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre of each point, and its squared distance to it up to rounding."""
+    bias = centres.square().sum(1) / -2
+    size = max(1, budget(TABLE_ENTRIES, points.device) // len(centres))
+    best = [torch.addmm(bias, block, centres.T).max(1) for block in points.split(size)]
+    labels = torch.cat([b.indices for b in best])
+    return labels, points.square().sum(1) - 2 * torch.cat([b.values for b in best])
+
+
+def _means(points: Tensor, labels: Tensor, distances: Tensor, clusters: int) -> Tensor:
+    """The mean of each cluster's points, summed in a fixed order; an empty one takes one of the farthest points."""
+    sizes = torch.bincount(labels, minlength=clusters)
+    sums = torch.segment_reduce(points[labels.argsort(stable=True)], "sum", lengths=sizes, axis=0)
+    empty = sizes == 0
+    farthest = distances.argsort(descending=True)[(empty.cumsum(0) - 1).clamp(min=0)]
+    return torch.where(empty[:, None], points[farthest], sums / sizes.clamp(min=1)[:, None])

@@ -1,0 +1,96 @@
+"""Everything at once, as plain data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet.evaluation.clustering import clustering
+from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
+from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query
+from tuplet.evaluation.verification import verification
+
+# The numbers of negatives of paper 001, table 1.
+VRF_NEGATIVES = (1, 71)
+
+
+def evaluate(
+    embeddings: Any,
+    labels: Any,
+    *,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    metric: str = "euclidean",
+    ties: str = "pessimistic",
+    runs: int = 10,
+    bootstrap: int = 0,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> dict[str, Any]:
+    """Every metric of a set of embeddings, as a dictionary that JSON can hold.
+
+    Retrieval in one pass (`recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision`,
+    `mean_reciprocal_rank`), `nmi`, `f1` and `ami` as means over `runs` of k-means on the queries (0 leaves them out;
+    k-means is Euclidean for metric="dot" too), `vrf_at_1` and `vrf_at_71` where there is no other gallery and there
+    are classes enough. `without_positive` counts the queries that the four list metrics leave out. With `bootstrap`
+    resamples of the queries, `intervals` holds the central 95 % of each retrieval metric.
+
+    >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
+    >>> result = evaluate(x, [3, 3, 8, 8], ks=(1,), runs=1)
+    >>> result["recall_at_1"], result["map_at_r"], result["nmi"], result["vrf_at_1"]
+    (1.0, 1.0, 1.0, 1.0)
+    """
+    vectors = as_vectors(embeddings, device=device)
+    classes = as_labels(labels, vectors.count)
+    members = None if gallery is None else as_vectors(gallery, "gallery", device)
+    recalls = tuple(f"recall_at_{positive_integer(k, 'each k in ks')}" for k in ks)
+    values, positives = per_query(
+        vectors,
+        classes,
+        metrics=recalls + LIST_METRICS,
+        gallery=members,
+        gallery_labels=gallery_labels,
+        metric=metric,
+        ties=ties,
+    )
+    result: dict[str, Any] = {
+        "queries": vectors.count,
+        "gallery": vectors.count if members is None else members.count,
+        "classes": len(classes.unique()),
+        "dim": vectors.dim,
+        "without_positive": int((positives == 0).sum()),
+        "metric": metric,
+        "ties": ties,
+        "seed": seed,
+        "runs": runs,
+    }
+    result |= {name: values[name].mean().item() for name in recalls}
+    result |= {name: mean_where_defined(values[name], positives, name) for name in LIST_METRICS}
+    if runs:
+        result |= clustering(vectors, classes, runs, seed, metric="cosine" if metric == "cosine" else "euclidean")
+    for negatives in VRF_NEGATIVES:
+        if members is None and negatives < result["classes"]:
+            result[f"vrf_at_{negatives}"] = verification(vectors, classes, negatives, seed, metric=metric)["vrf"]
+    if bootstrap:
+        result["bootstrap"] = positive_integer(bootstrap, "bootstrap")
+        result["intervals"] = _intervals(values, positives, recalls, bootstrap, seed)
+    return result
+
+
+def _intervals(
+    values: dict[str, Tensor], positives: Tensor, recalls: tuple[str, ...], resamples: int, seed: int
+) -> dict[str, list[float]]:
+    """The 2.5th and 97.5th percentile of each mean over queries drawn with replacement."""
+    count = len(positives)
+    table = torch.stack(list(values.values()), 1)
+    # Recall divides by all queries, the others by those that have a positive; both are drawn anew.
+    counts = torch.stack([torch.ones(count) if name in recalls else positives > 0 for name in values], 1).double()
+    generator = torch.Generator().manual_seed(seed)
+    means = []
+    for _ in range(resamples):
+        times = torch.bincount(torch.randint(count, (count,), generator=generator), minlength=count).double()
+        means.append((times @ table) / (times @ counts).clamp(min=1))
+    bounds = torch.stack(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    return {name: bounds[:, i].tolist() for i, name in enumerate(values)}

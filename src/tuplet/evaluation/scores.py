@@ -1,0 +1,163 @@
+"""How near a query is to the members of a gallery: quickly for a whole table, exactly for single pairs.
+
+The **exact score** of a pair is a fixed formula on its two vectors in float64 (`direct`), of elementwise operations and
+one fixed tree of additions. It does not depend on where in which block the pair lies, nor on the device, so copies of
+a vector tie bit for bit, and *two scores tie when their exact scores are the same number*.
+
+Exact scores of all pairs would be slow. A matrix product gives a **table** of them, wrong by some rounding; `doubt`
+bounds that rounding. Entries of a row that differ by more than the doubt are in their exact order, and the few that do
+not are settled by exact scores. So results are those of the exact scores, whatever the block size.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet.evaluation.inputs import Vectors, budget, one_of
+
+METRICS = ("euclidean", "cosine", "dot")
+# Elements of the vectors that a step of exact scores gathers; a CPU wants them in its cache.
+PAIR_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+
+
+def folded_sum(x: Tensor) -> Tensor:
+    """The sum of each row by adding its halves again and again: the same bits for a row wherever it stands.
+
+    >>> folded_sum(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])).tolist()
+    [6.0, 15.0]
+    """
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        folded = x[:, :half] + x[:, half : 2 * half]
+        if x.shape[1] % 2:
+            folded[:, 0] += x[:, -1]
+        x = folded
+    return x[:, 0]
+
+
+def direct(a: Tensor, b: Tensor, metric: str) -> Tensor:
+    """The exact score of each pair of float64 rows; higher is nearer.
+
+    −Σ(a − b)² for `euclidean` (the order of the distances), Σ a·b for `dot`, Σ a·b / (|a|·|b|) for `cosine`, where a
+    zero vector has cosine 0 with everything.
+
+    >>> a, b = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[3.0, 4.0]]).double()
+    >>> [round(direct(a, b, metric).item(), 3) for metric in METRICS]
+    [-20.0, 0.6, 3.0]
+    """
+    if metric == "euclidean":
+        return -folded_sum((a - b).square())
+    product = folded_sum(a * b)
+    if metric == "dot":
+        return product
+    lengths = folded_sum(a.square()).sqrt() * folded_sum(b.square()).sqrt()
+    return torch.where(lengths > 0, product / lengths, 0.0)
+
+
+def similarity(exact: Tensor, metric: str) -> Tensor:
+    """Exact scores as users read them: minus the distance, the cosine or the dot product."""
+    return -(-exact).sqrt() if metric == "euclidean" else exact
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Float32 products that are float32: no autocast, no TF32, no bf16 in disguise."""
+    backends: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    backend = backends.matmul
+    before = backend.fp32_precision
+    with torch.autocast(device.type, enabled=False), torch.no_grad():
+        if before not in ("none", "ieee"):
+            backend.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            if before not in ("none", "ieee"):
+                backend.fp32_precision = before
+
+
+class Scores:
+    """Scores between the rows of `queries` and of `gallery` under one metric.
+
+    Tables are products in `dtype`. They leave out what is constant in a row: the order in a row is all they are for.
+    """
+
+    def __init__(self, queries: Vectors, gallery: Vectors, metric: str, dtype: torch.dtype = torch.float64) -> None:
+        self.metric = one_of(metric, METRICS, "metric")
+        if queries.dim != gallery.dim:
+            raise ValueError(
+                f"{gallery.name} must have the dimension of {queries.name}, {queries.dim}, got {gallery.dim}; "
+                "embed both with one model"
+            )
+        if queries.device != gallery.device:
+            raise ValueError(
+                f"{queries.name} are on {queries.device}, {gallery.name} on {gallery.device}; choose one with device="
+            )
+        self.queries, self.gallery, self.dtype = queries, gallery, dtype
+        self.device = queries.device
+        self.exact_tables = dtype == torch.float64 and metric != "cosine" and self._products_are_exact()
+
+    def query_block(self, rows: slice | Tensor) -> Tensor:
+        """The queries of a block, ready for `table`."""
+        return self._prepared(self.queries, rows)
+
+    def table(self, block: Tensor, columns: slice | Tensor) -> Tensor:
+        """The scores of a block of queries by members of the gallery, up to a constant in each row.
+
+        q·g − |g|²/2 for `euclidean`, which is half of |q|² − |q − g|²; q·g for the others, of unit vectors
+        for `cosine`.
+        """
+        members = self._prepared(self.gallery, columns)
+        with full_precision(self.device):
+            if self.metric != "euclidean":
+                return block @ members.T
+            return torch.addmm((self.gallery.squared_norms[columns] / -2).to(self.dtype), block, members.T)
+
+    def doubt(self, rows: Tensor) -> Tensor:
+        """Entries of a query's row farther apart than this are in the order of their exact scores: (R, 1).
+
+        A sum of d products in precision u is off by at most d·u·|q|·|g|. The factor covers two such entries, the
+        rounding of |g|², of unit vectors and of the exact formula itself, and leaves room.
+        """
+        lengths = self.queries.squared_norms[rows, None].sqrt()
+        if self.exact_tables:
+            return torch.zeros_like(lengths)
+        longest = self.gallery.max_norm
+        scale = {"euclidean": (lengths + longest) ** 2, "dot": lengths * longest, "cosine": torch.ones_like(lengths)}
+        return 2 * (self.queries.dim + 16) * torch.finfo(self.dtype).eps * scale[self.metric]
+
+    def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The exact score of query rows[i] and gallery member columns[i], for each i."""
+        size = max(1, budget(PAIR_ELEMENTS, self.device) // self.queries.dim)
+        pairs = zip(rows.split(size), columns.split(size), strict=True)
+        return torch.cat(
+            [
+                direct(self.queries.rows(r, torch.float64), self.gallery.rows(c, torch.float64), self.metric)
+                for r, c in pairs
+            ]
+        )
+
+    def _prepared(self, vectors: Vectors, which: slice | Tensor) -> Tensor:
+        rows = vectors.rows(which, self.dtype)
+        if self.metric != "cosine":
+            return rows
+        lengths = vectors.squared_norms[which, None].sqrt()
+        return rows / torch.where(lengths > 0, lengths, 1.0).to(self.dtype)
+
+    def _products_are_exact(self) -> bool:
+        """Whether float64 holds every partial sum without rounding: integers, binary codes, mostly half precision.
+
+        With elements that are multiples of 2⁻ᵇ all terms are multiples of 2⁻²ᵇ⁻¹, and sums stay below (|q| + |g|)².
+        Ties may then be in the millions, and need no settling.
+        """
+        size = (self.queries.max_norm + self.gallery.max_norm) ** 2
+        if size == 0:
+            return True
+        bits = math.floor((52 - math.log2(size)) / 2)
+        if not -500 < bits < 500:
+            return False
+        step = 2.0**-bits
+        return self.queries.multiples_of(step) and (self.gallery is self.queries or self.gallery.multiples_of(step))
