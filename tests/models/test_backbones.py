@@ -208,3 +208,8 @@ def test_a_name_nobody_has_is_a_sentence():
 def test_options_of_another_backbone_are_named():
     with pytest.raises(TypeError, match=r"resnet50 takes the options .*strides.*'depth'"):
         models.create("resnet50", depth=50)
+
+
+def test_timm_gets_no_weights_behind_ones_back():
+    with pytest.raises(ValueError, match="'checkpoint_path' would bring weights"):
+        build("timm/resnet18", {"checkpoint_path": "weights.pth"})

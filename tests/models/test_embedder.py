@@ -289,8 +289,10 @@ def test_a_corrupt_file_is_named_and_the_mode_restored(tmp_path):
 
 
 def test_pictures_in_unit_range_are_refused():
-    with pytest.raises(ValueError, match="multiply them by 255"):
+    with pytest.raises(ValueError, match=r"they must be in 0 … 255"):
         models.create("convnet").embed(torch.rand(2, 3, 28, 28))
+    with pytest.raises(ValueError, match=r"run from -3\."):
+        models.create("convnet").embed(torch.linspace(-3.2, 3, 784).expand(1, 3, 784).reshape(1, 3, 28, 28))
     with pytest.raises(ValueError, match="batch_size is 0"):
         models.create("convnet").embed(random_images(1), batch_size=0)
 
@@ -361,10 +363,11 @@ def test_a_backbone_of_the_users_own_is_taken_as_it_is():
         {"mean": (1.0, 2.0)},
         {"std": (0.0, 1.0, 1.0)},
         {"mean": (300.0, 0.0, 0.0)},
+        {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
         {"size": 0},
         {"mean": (1.0,), "std": (1.0, 1.0, 1.0)},
     ],
 )
 def test_wrong_preprocessing_is_a_sentence(fields):
-    with pytest.raises(ValueError, match=r"mean|size"):
+    with pytest.raises(ValueError, match=r"mean|std|size"):
         models.create("resnet50", preprocessing=fields)

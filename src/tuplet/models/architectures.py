@@ -29,7 +29,7 @@ def build(name: str, options: Mapping[str, Any]) -> Backbone:
     {'H': 4}
     """
     if name not in ARCHITECTURES:
-        return TimmModel(name.removeprefix("timm/"), **options)
+        return TimmModel(name.removeprefix("timm/"), options)
     try:
         inspect.signature(ARCHITECTURES[name]).bind(**options)
     except TypeError as error:

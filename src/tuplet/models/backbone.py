@@ -15,7 +15,8 @@ class Backbone(nn.Module):
     """A network that gives its feature map (N, C, h, w), or its vector (N, C), at each of its levels.
 
     A backbone says which levels it has and how wide each is (`channels`), and lists its layers in order with the
-    level that ends there (`stages`). Running stops at the highest level asked for.
+    level that ends there (`stages`). Running stops at the highest level asked for. A subclass of the user's can be
+    given to `models.create` in place of a name.
     """
 
     #: Level → number of channels, from low to high.
@@ -27,8 +28,11 @@ class Backbone(nn.Module):
     ignored: tuple[str, ...] = ()
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The layers in order, each with the level that ends with it, or with "" where none does."""
-        raise NotImplementedError
+        """The layers in order, each with the level that ends with it, or with "" where none does.
+
+        A network whose inside is not known here lists nothing and has a `forward` of its own.
+        """
+        return []
 
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """The maps of `levels`, a string such as "LMH"."""

@@ -141,7 +141,8 @@ class Embedder(nn.Module):
             raise ValueError(
                 f"this embedder has the levels {self.config.levels}, not {missing[0]}; create it with more"
             )
-        part = Embedder(replace(self.config, levels=levels), self.backbone)
+        with torch.random.fork_rng(devices=[]):
+            part = Embedder(replace(self.config, levels=levels), self.backbone)
         part.heads = nn.ModuleDict({level: self.heads[level] for level in part.config.levels})
         return part.to(self.device).train(self.training)
 
@@ -196,13 +197,7 @@ class Embedder(nn.Module):
         if isinstance(images, str | os.PathLike | bytes | Image.Image):
             images = [images]
         if isinstance(images, Tensor):
-            if (
-                self.preprocessing is not None
-                and images.is_floating_point()
-                and images.numel()
-                and 0 < images.max() <= 1
-            ):
-                raise ValueError("the images end at 1 or below; they must be in 0 … 255: multiply them by 255")
+            self._check_range(images)
             parts: Iterator[Tensor] = iter(images.split(batch_size))
         elif self.preprocessing is None:
             raise TypeError("this embedder has no preprocessing and so takes a tensor; create it with preprocessing=")
@@ -219,6 +214,15 @@ class Embedder(nn.Module):
         finally:
             self.train(training)
         return result
+
+    def _check_range(self, images: Tensor) -> None:
+        if self.preprocessing is None or not images.is_floating_point() or not images.numel():
+            return
+        low, high = (x.item() for x in images.aminmax())
+        if low < 0 or 0 < high <= 1:
+            raise ValueError(
+                f"the images run from {low:.3g} to {high:.3g}; they must be in 0 … 255, before any scaling or mean"
+            )
 
     def fingerprint(self) -> str:
         """SHA-256 over weights and configuration: two embedders with the same one give the same vectors."""

@@ -30,10 +30,6 @@ class OwnModule(Backbone):
         self.module = module
         self.channels = dict(channels)
 
-    def stages(self) -> list[tuple[str, nn.Module]]:
-        """Nothing is known about the inside."""
-        return []
-
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """What the module gives, by level."""
         return {level: x for level, x in by_level(self.module(images)).items() if level in levels}
@@ -69,8 +65,10 @@ class TimmModel(Backbone):
     A transformer's tokens have no map: H is then the vector that timm itself would classify.
     """
 
-    def __init__(self, name: str, pretrained: bool = False, **options: Any) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], pretrained: bool = False) -> None:
         super().__init__()
+        if hidden := [option for option in options if option.startswith(("pretrained", "checkpoint", "cache"))]:
+            raise ValueError(f"the option {hidden[0]!r} would bring weights into {name} unseen; give them as weights=")
         timm = need("timm", extra="timm", purpose=f"the backbone {name!r}, which is not built in,")
         if not timm.is_model(name):
             raise ValueError(
@@ -94,10 +92,6 @@ class TimmModel(Backbone):
         if features.ndim == 4 and features.shape[1] == self.model.num_features:
             return features
         return self.model.forward_head(features, pre_logits=True)
-
-    def stages(self) -> list[tuple[str, nn.Module]]:
-        """Nothing is known about the inside."""
-        return []
 
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """The maps of `levels`."""

@@ -31,8 +31,10 @@ class Preprocessing:
             raise ValueError(
                 f"mean has {len(self.mean)} numbers and std {len(self.std)}; give three each, or one for grey"
             )
-        if min(self.std) <= 0 or max(self.mean) > 255:
-            raise ValueError(f"mean {self.mean} and std {self.std} must be in units of 0 … 255, and std above zero")
+        if min(self.std) <= 0:
+            raise ValueError(f"std is {self.std}; it must be above zero")
+        if 0 < max(self.mean) <= 1 or max(self.mean) > 255:
+            raise ValueError(f"mean is {self.mean}; it must be in units of 0 … 255: multiply mean and std by 255")
         if self.size < 1 or self.resize < 1:
             raise ValueError(f"size is {self.size} and resize {self.resize}; both must be positive")
 

@@ -16,7 +16,7 @@ from torch import nn
 from tuplet.extras import need
 from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.preprocessing import BN_INCEPTION, CAFFE, IMAGENET, INCEPTION, LITE, Preprocessing
+from tuplet.models.preprocessing import CAFFE, IMAGENET, INCEPTION, LITE, Preprocessing
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ KNOWN = {
     "resnet50_torchvision_v1": Known("resnet50", "resnet50-0676ba61.pth", "0676ba61", IMAGENET, _V15),
     "resnet50_torchvision_v2": Known("resnet50", "resnet50-11ad3fa6.pth", "11ad3fa6", _V2, _V15),
     "googlenet_torchvision": Known("googlenet", "googlenet-1378be20.pth", "1378be20", INCEPTION),
-    "bn_inception_imagenet": Known("bn_inception", "bn_inception-52deb4733.pth", "52deb4733", BN_INCEPTION),
     "efficientnet_lite0_imagenet": Known(
         "efficientnet_lite0",
         "efficientnet-lite0-57934424.pth",
@@ -60,22 +59,21 @@ KNOWN = {
 
 def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Known | None]:
     """The file that a known name or a path means, and what is known about it."""
-    if isinstance(weights, str) and weights in KNOWN:
-        known: Known | None = KNOWN[weights]
-        path = _locate(weights, KNOWN[weights])
+    known: Known | None = KNOWN.get(str(weights))
+    if known is not None:
+        path = _locate(str(weights), known)
         checksum = _sha256(path)
-        if not checksum.startswith(KNOWN[weights].sha256):
+        if not checksum.startswith(known.sha256):
             raise ValueError(
-                f"{path} has the checksum {checksum[:12]}…, not the {KNOWN[weights].sha256[:12]}… of {weights}; "
-                f"fetch the file again"
+                f"{path} has the checksum {checksum[:12]}…, not the {known.sha256[:12]}… of {weights}; fetch it again"
             )
     else:
         path = Path(weights)
         if not path.is_file():
-            names = [name for name, k in KNOWN.items() if k.architecture == architecture]
+            names = ", ".join(name for name, k in KNOWN.items() if k.architecture == architecture)
             raise FileNotFoundError(
-                f"weights {str(weights)!r} are neither a file nor a known name; "
-                f"known for {architecture}: {', '.join(names) or 'none'}"
+                f"weights {str(weights)!r} are neither a file nor a name known for {architecture}, "
+                f"which are: {names or 'none'}"
             )
         checksum = _sha256(path)
         known = next((k for k in KNOWN.values() if checksum.startswith(k.sha256)), None)
