@@ -97,7 +97,8 @@ class RowLoss(nn.Module):
             check_finite,
             check_labels,
         )
-        value = self.value(self.arrange(view))
+        with torch.autocast(embeddings.device.type, enabled=False):
+            value = self.value(self.arrange(view))
         if isinstance(self.mining, Mining):
             self.mining.advance()
         return value
@@ -167,9 +168,9 @@ def look(
         raise ValueError("gallery_labels were given without a gallery; pass gallery=, or leave both out")
     if block_rows is not None and block_rows < 1:
         raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
-    limit = max_per_class if max_per_class is not None else loss.max_per_class
-    if limit is not None and same is None and checks.reads_values(labels, check_labels):
-        checks.check_class_size(labels if gallery_labels is None else gallery_labels, limit)
+    if same is None:
+        labels = labels.long()
+        gallery_labels = None if gallery_labels is None else gallery_labels.long()
     across, first, split = None, 0, False
     if ranks is not False:
         across = Ranks(None if ranks is True else ranks)
@@ -190,7 +191,7 @@ def look(
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
         block_rows=block_rows,
-        max_per_class=limit,
+        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
         checks_values=checks.reads_values(labels, check_labels),
         ranks=across,
         split=split,

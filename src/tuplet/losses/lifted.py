@@ -38,7 +38,8 @@ class LiftedStructureLoss(RowLoss):
     def value(self, view: View) -> Tensor:
         """First the negatives of every end, then the pairs."""
         push = view.each(self._negatives)
-        other = push
+        # The compiler takes no tensor twice.
+        other = push.view_as(push)
         if view.gallery is not None:
             view.needs_batch_for_weights("LiftedStructureLoss")
             itself = replace(view, queries=view.gallery, labels=view.there_labels, gallery=None, gallery_labels=None)

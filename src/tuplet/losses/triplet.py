@@ -99,7 +99,7 @@ class TripletLoss(RowLoss):
             if wrong.any():
                 first = 3 * int(wrong.nonzero()[0])
                 raise ValueError(
-                    f"rows {first} to {first + 2} have labels {view.labels[first : first + 3].tolist()}, not those of an "
+                    f"rows {first} to {first + 2} have labels {view.labels[first : first + 3].tolist()}, not of an "
                     "anchor, a positive and a negative; use TripletSampler, or another mining"
                 )
         near, far = view.at(anchor, anchor + 1), view.at(anchor, anchor + 2)

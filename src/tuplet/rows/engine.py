@@ -99,10 +99,10 @@ class _Inputs(NamedTuple):
 
 
 class _Second(torch.autograd.Function):
-    """Identity on a first derivative; asking it for another gets a sentence instead of a wrong Hessian."""
+    """Identity on the first derivative by `of`; asking it for another gets a sentence instead of a wrong Hessian."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, source: Tensor) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, of: Tensor) -> Tensor:
         return gradient.clone()
 
     @staticmethod
@@ -126,6 +126,8 @@ class _Gradients:
         """Take in a block: the weights on its table, and the gradients of those extras that want one."""
         walk, a, b, q = self.walk, block.start, block.stop, block.queries
         if walk.member:
+            # Weights may come expanded from a plain sum: contiguous memory of their own before a write.
+            weights = weights.contiguous()
             torch.diagonal(weights, offset=a).fill_(0)
         slopes = geo.slopes(weights, block.table, walk.geometry)
         gallery = self.gallery if walk.moves_gallery else None
@@ -195,11 +197,12 @@ class _Walked(torch.autograd.Function):
     def forward(ctx: Any, walk: Walk, wanted: tuple[bool, ...], *tensors: Tensor | None) -> Any:
         inputs = _Inputs.of(tensors)
         ctx.walk, ctx.wanted = walk, wanted
-        ctx.dtypes = [x.dtype if x is not None else None for x in (inputs.queries, inputs.gallery, *inputs.extras)]
+        moved = (inputs.queries, inputs.gallery, *inputs.extras)
         q, g = _sides(walk, inputs)
         at_once = walk.reduce == "total" and any(wanted)
         gradients = _Gradients(walk, wanted, q, g, inputs.extras) if at_once else None
-        results, counts = [], []
+        results: list[Any] = []
+        counts: list[Any] = []
         for a, b in walk.blocks():
             block = _Block(walk, inputs, wanted, q, g, a, b)
             if gradients is None:
@@ -208,6 +211,8 @@ class _Walked(torch.autograd.Function):
                 result, back, count = block.vjp()
                 weights, *extras = back(torch.ones_like(result))
                 gradients.add(block, weights, extras, g)
+            if walk.reduce == "sum" and results:
+                result = results.pop() + result
             results.append(result)
             counts.append(count)
         if walk.reduce == "total":
@@ -216,24 +221,25 @@ class _Walked(torch.autograd.Function):
             if gradients is not None:
                 formed = gradients.all()
                 ctx.formed = [gradient is not None for gradient in formed]
-                ctx.save_for_backward(inputs.queries, *(gradient for gradient in formed if gradient is not None))
+                ctx.save_for_backward(*moved, *(gradient for gradient in formed if gradient is not None))
             return torch.stack(results).sum(), count
         ctx.save_for_backward(*tensors)
-        return torch.cat(results) if walk.reduce == "each" else torch.stack(results).sum(0)
+        return torch.cat(results) if walk.reduce == "each" else results[0]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *count: Any) -> Any:
         if ctx.walk.reduce == "total":
-            source, *saved = ctx.saved_tensors
-            fresh = iter(saved)
+            moved, saved = ctx.saved_tensors[: len(ctx.formed)], iter(ctx.saved_tensors[len(ctx.formed) :])
             # A float64 scalar leaves the float32 gradients what they are.
-            formed = [next(fresh) * cotangent if present else None for present in ctx.formed]
+            formed = [next(saved) * cotangent if present else None for present in ctx.formed]
         else:
-            source, *_ = ctx.saved_tensors
-            formed = _walk_back(ctx.walk, ctx.wanted, cotangent, _Inputs.of(ctx.saved_tensors))
+            inputs = _Inputs.of(ctx.saved_tensors)
+            moved = (inputs.queries, inputs.gallery, *inputs.extras)
+            with torch.autocast(cotangent.device.type, enabled=False):
+                formed = _walk_back(ctx.walk, ctx.wanted, cotangent, inputs)
         queries, gallery, *extras = [
-            None if x is None else _Second.apply(x.to(dtype), source)
-            for x, dtype in zip(formed, ctx.dtypes, strict=True)
+            None if gradient is None else _Second.apply(gradient.to(x.dtype), x)
+            for gradient, x in zip(formed, moved, strict=True)
         ]
         return None, None, queries, gallery, None, None, None, *extras
 

@@ -31,8 +31,8 @@ def members_by_label(
     # A gallery's invalid rows come last, and the sort is stable: each class has its valid members first.
     before = torch.zeros(size + 1, dtype=torch.int64, device=order.device)
     before[1:] = (torch.ones_like(order) if valid is None else valid[order].to(torch.int64)).cumsum(0)
-    left = torch.searchsorted(ordered, labels.to(ordered.dtype))
-    right = torch.searchsorted(ordered, labels.to(ordered.dtype), right=True)
+    left = torch.searchsorted(ordered, labels)
+    right = torch.searchsorted(ordered, labels, right=True)
     count = before[right] - before[left]
     largest = int(count.max()) if max_per_class is None else min(max_per_class, size)
     k = torch.arange(largest - 1 if member else largest, device=order.device)

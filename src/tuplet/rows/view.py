@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
+from tuplet.rows.checks import check_class_size
 from tuplet.rows.engine import Walk, block_masks, default_block_rows, equal_labels, walk_rows
 from tuplet.rows.members import Members, members_by_label, members_by_mask
 from tuplet.rows.ranks import Ranks
@@ -66,6 +67,7 @@ class View:
     gallery: Tensor | None = None
     """None: the queries are their own gallery."""
     gallery_labels: Tensor | None = None
+    """None: those of the queries."""
     valid: Tensor | None = None
     """Which gallery members count at all; None: all."""
     same: Callable[[Tensor, Tensor], Tensor] = equal_labels
@@ -200,6 +202,8 @@ class View:
     def members(self) -> Members:
         """The positives of each query as indices: (n, K), with K the most that any has."""
         if self.same is equal_labels:
+            if self.max_per_class is not None and self.checks_values:
+                check_class_size(self.there_labels, self.max_per_class)
             return members_by_label(self.labels, self.there_labels, self.valid, self.member, self.max_per_class)
 
         def positives() -> Iterator[Tensor]:
@@ -235,23 +239,21 @@ class View:
         k-th positives of all), which of those pairs exist, and the similarity or distance of a and p.
         """
         self.needs_batch_for_weights("a loss of positive pairs")
-        everyone = torch.arange(self.size, device=self.queries.device)
+        # Sums are not exact in a half type, nor are the gradients of many views: all this is in the type of the rows.
+        here, there = self.queries.to(self.dtype), self.there.to(self.dtype)
+        base = replace(self, queries=here, gallery=there)
+        everyone = torch.arange(self.size, device=here.device)
         columns, exists = self.members()
         for k in range(columns.shape[1]):
             other = columns[:, k]
-            near = self.at(everyone, other)
-            together = self.queries + self.there[other]
-            table = self.table
+            near = base.at(everyone, other)
+            together, table = here + there[other], self.table
             if self.geometry == "euclidean":
                 together = together / 2
                 table = None if table is None else _middle(table, table[other], near)
             elif table is not None:
                 table = table + table[other]
-            yield (
-                replace(self, queries=together, gallery=self.there, gallery_labels=self.there_labels, table=table),
-                exists[:, k],
-                near,
-            )
+            yield replace(base, queries=together, table=table), exists[:, k], near
 
 
 def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:

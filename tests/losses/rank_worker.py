@@ -1,0 +1,91 @@
+"""What each process of the distributed tests runs: every case on its slice, against one process with the whole."""
+
+import os
+import sys
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from losses.cases import CASES, DIM
+from losses.test_engine import batch
+from tuplet import losses, mining
+
+N = 24
+
+
+def slices(case, world):
+    """Unequal parts; a rank's triplets must be whole."""
+    whole, ragged = {2: ([0, 9, N], [0, 7, N]), 3: ([0, 3, 15, N], [0, 2, 13, N])}[world]
+    return list(pairwise(whole if case.labels == "triplets" else ragged))
+
+
+def gradients(model, loss):
+    return [parameter.grad for parameter in [*model.parameters(), *loss.parameters()]]
+
+
+def one_and_many(case, make, world, rank, ddp, options):
+    """The value and the gradients of one process with the whole batch, and of `world` processes with their slices."""
+    x, labels = batch(case, N)
+    torch.manual_seed(0)
+    model, loss = torch.nn.Linear(DIM, DIM, bias=False).double(), make()
+    value = loss(model(x), labels, **options)
+    value.backward()
+    single = [value.detach(), *gradients(model, loss)]
+
+    torch.manual_seed(0)
+    model, loss = torch.nn.Linear(DIM, DIM, bias=False).double(), make()
+    start, stop = slices(case, world)[rank]
+    forward = DistributedDataParallel(model) if ddp else model
+    value = loss(forward(x[start:stop]), labels[start:stop], ranks=True, **options)
+    value.backward()
+    many = [value.detach()]
+    for gradient in gradients(model, loss):
+        if not ddp:
+            dist.all_reduce(gradient)
+            gradient /= world
+        many.append(gradient)
+    return single, many
+
+
+def compare(name, single, many, failures):
+    for k, (ours, theirs) in enumerate(zip(many, single, strict=True)):
+        error = (ours - theirs).abs().max().item()
+        if not error < 1e-11 * (1 + theirs.abs().max().item()):
+            failures.append(f"{name}: {'value' if k == 0 else f'gradient {k}'} off by {error:.2e}")
+
+
+def main(rank, world, store):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    failures = []
+    extra = {
+        "margin_drawn": lambda: losses.MarginLoss(learn_beta=True).double(),
+        "raw_drawn": lambda: losses.RAWLoss(mining=mining.DistanceWeighted()),
+    }
+    by_name = {case.name: case for case in CASES}
+    for case in CASES:
+        single, many = one_and_many(case, case.make, world, rank, False, {"block_rows": 5})
+        compare(case.name, single, many, failures)
+    for name, make in extra.items():
+        single, many = one_and_many(by_name["margin"], make, world, rank, False, {})
+        compare(name, single, many, failures)
+    # Inside DDP the model's gradients come averaged; the loss's own parameters are whole on every rank already.
+    for name in ("raw_vthm", "lifted_structure", "proxy_anchor", "margin_drawn"):
+        case = by_name.get(name, by_name["margin"])
+        compare(f"ddp {name}", *one_and_many(case, extra.get(name, case.make), world, rank, True, {}), failures)
+    # A memory that every rank fills with the whole batch, as training does.
+    case = by_name["raw_vthm"]
+    x, labels = batch(case, N)
+    bank = losses.MemoryBank(N, DIM, dtype=torch.float64)
+    bank.add(x.flip(0), labels.flip(0))
+    compare("bank", *one_and_many(case, case.make, world, rank, False, {"gallery": bank}), failures)
+    dist.barrier()
+    dist.destroy_process_group()
+    if failures:
+        sys.exit(f"rank {rank}: " + "; ".join(failures))
+
+
+if __name__ == "__main__":
+    main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"])

@@ -1,0 +1,107 @@
+"""Bad input gets one sentence that names the thing, the value and the remedy."""
+
+import pytest
+import torch
+
+from tuplet import losses, mining
+
+X, Y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
+LOSS = losses.RAWLoss()
+
+
+def refused(error, *words):
+    """The message is one sentence without a line break, and names these words."""
+    return pytest.raises(error, match=r"(?s)^(?!.*\n)" + "".join(f"(?=.*{word})" for word in words))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "words"),
+    [
+        (torch.randn(6), Y, ValueError, ["embeddings", r"\(6,\)", "flatten"]),
+        (torch.randn(6, 2, 2), Y, ValueError, ["embeddings", r"\(6, 2, 2\)", "flatten"]),
+        (X, Y[:4], ValueError, ["labels", "4", "6 vectors", "one for each"]),
+        (X, Y.float(), TypeError, ["labels", "float32", r"\.long"]),
+        (X, Y[:, None], ValueError, ["labels", r"\(6, 1\)", "one integer"]),
+        (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), ValueError, ["embeddings", "empty", "at least one"]),
+        (X.long(), Y, TypeError, ["embeddings", "int64", r"\.float"]),
+        (X.tolist(), Y, TypeError, ["embeddings", "list", "as_tensor"]),
+        (X, Y.tolist(), TypeError, ["labels", "list", "as_tensor"]),
+    ],
+)
+def test_batch(x, y, error, words):
+    with refused(error, *words):
+        LOSS(x, y)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_not_finite(bad):
+    x = X.clone()
+    x[3, 1] = bad
+    with refused(ValueError, "row 3", str(bad), "diverged"):
+        LOSS(x, Y, check_finite=True)
+    with refused(ValueError, "gallery", "row 3"):
+        LOSS(X, Y, gallery=x, gallery_labels=Y, check_finite=True)
+
+
+def test_gallery():
+    with refused(ValueError, "gallery_labels", "missing"):
+        LOSS(X, Y, gallery=X)
+    with refused(ValueError, "without a gallery"):
+        LOSS(X, Y, gallery_labels=Y)
+    with refused(ValueError, "dimension 4", "got 3"):
+        LOSS(X, Y, gallery=X[:, :3], gallery_labels=Y)
+    with refused(TypeError, "float32", "float64"):
+        LOSS(X, Y, gallery=X.double(), gallery_labels=Y)
+    with refused(ValueError, "gallery_labels", "5 for 6"):
+        LOSS(X, Y, gallery=X, gallery_labels=Y[:5])
+
+
+def test_mining():
+    with refused(TypeError, "mining", "'hard'", "ValidTriplet"):
+        losses.RAWLoss(mining="hard")
+    with refused(ValueError, "'semihard'", "semi_hard"):
+        losses.TripletLoss(mining="semihard")
+    with refused(ValueError, "cutoff=0", "above 0"):
+        mining.DistanceWeighted(cutoff=0)
+
+
+def test_options():
+    with refused(ValueError, "block_rows", "0"):
+        LOSS(X, Y, block_rows=0)
+    with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
+        losses.TripletLoss()(X, Y, max_per_class=1)
+    with refused(ValueError, "variant", "'all'", "'ovo'"):
+        losses.NPairLoss("all")
+    with refused(ValueError, "bins", "1"):
+        losses.HistogramLoss(1)
+    with refused(ValueError, "init_process_group"):
+        LOSS(X, Y, ranks=True)
+
+
+def test_batches_of_the_wrong_make():
+    with refused(ValueError, "class 1 has 4", "NPairSampler"):
+        losses.NPairLoss()(X, torch.tensor([0, 0, 1, 1, 1, 1]))
+    with refused(ValueError, "exactly two", r"\(5,\)"):
+        losses.NPairLoss()(X[:5], Y[:5])
+    with refused(ValueError, "rows 0 to 2", r"\[0, 0, 0\]", "TripletSampler"):
+        losses.TripletLoss(mining="disjoint")(X, torch.tensor([0, 0, 0, 1, 1, 2]))
+    with refused(ValueError, "4 rows", "anchor, positive, negative"):
+        losses.TripletLoss(mining="disjoint")(X[:4], Y[:4])
+
+
+@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
+def test_proxies(make):
+    loss = make(num_classes=3, dim=4)
+    with refused(ValueError, "classes 0 to 2", "label 3"):
+        loss(X, Y + 1)
+    with refused(ValueError, "classes 0 to 2", "label -1"):
+        loss(X, Y - 1)
+    with refused(ValueError, "dim=4", "dimension 3"):
+        loss(X[:, :3], Y)
+    with refused(ValueError, "leave gallery= out"):
+        loss(X, Y, gallery=X, gallery_labels=Y)
+
+
+def test_a_loss_without_rows():
+    with pytest.raises(NotImplementedError, match="must define rows"):
+        losses.RowLoss()(X, Y)

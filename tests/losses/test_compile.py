@@ -1,0 +1,65 @@
+"""Every loss goes through torch.compile(fullgraph=True) in a training step: no look at values, no shape from data."""
+
+import pytest
+import torch
+
+from losses.cases import BY_NAME, CASES
+from losses.test_engine import batch
+from tuplet import losses
+
+
+def step(loss, x, labels, scale, **options):
+    return loss(torch.nn.functional.normalize(x * scale), labels, **options) * 2
+
+
+# A graph takes seconds to trace: one of each formula here, and every setting of it in the soak.
+VARIANTS = {
+    case.name for case in CASES if case.name.endswith(("_scaled", "_36", "_plain", "_coarse", "_straight", "_wide"))
+}
+SEVERAL_BLOCKS = {"raw_vthm", "lifted_structure"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fullgraph(case, soak):
+    if case.name in VARIANTS and not soak:
+        pytest.skip("another setting of a formula that is tested here")
+    block_rows = 10 if soak or case.name in SEVERAL_BLOCKS else None
+    torch.compiler.reset()
+    x, labels = batch(case)
+    scale = torch.full((x.shape[1],), 1.5, dtype=x.dtype, requires_grad=True)
+    loss = case.make()
+    moving = [scale, *loss.parameters()]
+    truth = step(loss, x, labels, scale, max_per_class=4, block_rows=block_rows)
+    true_gradients = torch.autograd.grad(truth, moving)
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    value = compiled(loss, x, labels, scale, max_per_class=4, block_rows=block_rows)
+    torch.testing.assert_close(value, truth)
+    for ours, theirs in zip(torch.autograd.grad(value, moving), true_gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_fullgraph_with_a_memory_bank():
+    torch.compiler.reset()
+    x, labels = batch(BY_NAME["raw_vthm"], dtype=torch.float32)
+    loss, bank, other = losses.MultiSimilarityLoss(), losses.MemoryBank(40, 4), losses.MemoryBank(40, 4)
+
+    def remembering(x, bank):
+        value = loss(x, labels, gallery=bank)
+        bank.add(x, labels)
+        return value
+
+    compiled = torch.compile(remembering, fullgraph=True, backend="aot_eager")
+    for shift in range(4):
+        torch.testing.assert_close(compiled(x.roll(shift, 1), bank), remembering(x.roll(shift, 1), other))
+    for ours, theirs in zip(bank.buffers(), other.buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_fullgraph_draws_anew_at_every_call():
+    torch.compiler.reset()
+    x, labels = batch(BY_NAME["margin"], n=48, dtype=torch.float32)
+    compiled_loss, plain_loss = losses.MarginLoss(), losses.MarginLoss()
+    compiled = torch.compile(lambda x: compiled_loss(x, labels, max_per_class=4), fullgraph=True, backend="aot_eager")
+    values = [compiled(x).item() for _ in range(4)]
+    assert values == pytest.approx([plain_loss(x, labels).item() for _ in range(4)])
+    assert len(set(values)) > 1

@@ -1,0 +1,312 @@
+"""What the engine promises to every loss: precision, blocks, no wasted work, one sentence for a second derivative."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from losses.cases import BY_NAME, CASES, CLASSES, DIM
+from losses.test_against_oracles import call
+from tuplet import losses
+from tuplet.rows import View, default_block_rows
+from tuplet.rows import geometry as geo
+from tuplet.rows.engine import TABLE_BYTES
+
+
+def batch(case, n=24, dim=DIM, dtype=torch.float64, seed=0, unit=True):
+    """A plain batch that suits the case: four per class, two for N-pair, triplets in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, dim, dtype=torch.float64, generator=generator)
+    x = torch.nn.functional.normalize(x) if unit else x
+    labels = {
+        "any": torch.arange(n) // 4,
+        "pairs": torch.arange(n) // 2,
+        "triplets": torch.arange(n) // 3 * 2 + (torch.arange(n) % 3 == 2),
+        "classes": torch.arange(n) % CLASSES,
+    }[case.labels]
+    return x.to(dtype), labels
+
+
+def value_and_gradient(loss, x, labels, **options):
+    x = x.detach().requires_grad_()
+    value = loss(x, labels, **options)
+    return value.detach(), torch.autograd.grad(value, x)[0]
+
+
+class TestEuclidean:
+    @pytest.mark.parametrize("d", [1e-4, 1e-3, 1e-2, 0.3, 1.0])
+    @pytest.mark.parametrize("dim", [8, 512])
+    def test_float32_unit_vectors_are_trustworthy_where_products_cancel(self, d, dim):
+        generator = torch.Generator().manual_seed(dim)
+        a = torch.nn.functional.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0)
+        step = torch.randn(dim, generator=generator, dtype=torch.float64)
+        step -= (step @ a) * a
+        b = torch.nn.functional.normalize(a + d * step / step.norm(), dim=0)
+        pair = torch.stack([a, b]).float()
+        truth = (pair[0].double() - pair[1].double()).norm()
+        side = geo.side(pair, "euclidean")
+        assert abs(geo.table(side, side, "euclidean")[0, 1].double() - truth) < 1e-6
+        # Plain margin loss with one positive pair: the gradient of its distance.
+        _, gradient = value_and_gradient(losses.MarginLoss(beta=0.0, mining=None), pair, torch.tensor([0, 0]))
+        direction = (pair[0].double() - pair[1].double()) / truth
+        ours = gradient[0].double() / gradient[0].double().norm()
+        assert (ours - direction).norm() < 0.01
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    @pytest.mark.parametrize("scale", [1e-2, 1.0, 100.0])
+    def test_identical_vectors_have_distance_and_gradient_zero(self, dtype, scale):
+        generator = torch.Generator().manual_seed(0)
+        x = (scale * torch.nn.functional.normalize(torch.randn(1, 64, generator=generator))).to(dtype).repeat(6, 1)
+        side = geo.side(x, "euclidean")
+        assert torch.equal(geo.table(side, side, "euclidean"), torch.zeros(6, 6, dtype=geo.table_dtype(dtype)))
+        value, gradient = value_and_gradient(losses.ContrastiveLoss(), x, torch.tensor([0, 0, 0, 1, 1, 1]))
+        assert value > 0
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+
+    def test_float64_is_exact_to_its_own_rounding(self):
+        x = torch.tensor([[1.0, 0.0], [1.0, 1e-12], [0.6, 0.8]], dtype=torch.float64)
+        side = geo.side(x, "euclidean")
+        table = geo.table(side, side, "euclidean")
+        torch.testing.assert_close(table[0, 1].item(), 1e-12, rtol=1e-15, atol=0)
+        torch.testing.assert_close(table[0, 2].item(), (0.4**2 + 0.8**2) ** 0.5, rtol=1e-15, atol=0)
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_narrow_types_equal_float64_on_the_same_rounded_inputs(self, case, dtype):
+        x, labels = batch(case, dtype=dtype)
+        loss = case.make().to(torch.float32)
+        value, gradient = value_and_gradient(loss, x, labels)
+        truth, true_gradient = value_and_gradient(case.make(), x.double(), labels)
+        assert value.dtype == torch.float32
+        assert gradient.dtype == dtype
+        torch.testing.assert_close(value.double(), truth, rtol=2e-5, atol=1e-6)
+        # The gradient is rounded once, to the type of the embeddings.
+        error = (gradient.double() - true_gradient).norm() / true_gradient.norm().clamp_min(1e-12)
+        assert error < {torch.float32: 1e-4, torch.bfloat16: 4e-3, torch.float16: 1e-3}[dtype]
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_does_not_overflow_at_norm_100(self, case, dtype):
+        x, labels = batch(case)
+        value, gradient = value_and_gradient(case.make().to(torch.float32), (100 * x).to(dtype), labels)
+        assert value.isfinite()
+        # A gradient may pass what float16 can hold (65,504); it is then the type of the embeddings that is too narrow.
+        assert not gradient.isnan().any()
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_steps_out_of_autocast(self, case):
+        x, labels = batch(case, dtype=torch.float32)
+        loss = case.make().to(torch.float32)
+        plain = value_and_gradient(loss, x, labels)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = value_and_gradient(case.make().to(torch.float32), x, labels)
+        assert torch.equal(plain[0], inside[0])
+        assert torch.equal(plain[1], inside[1])
+
+
+class TestBlocks:
+    def test_size_is_a_function_of_shapes_types_and_the_kind_of_device(self):
+        cpu, gpu = torch.device("cpu"), torch.device("cuda")
+        assert default_block_rows(10**6, 10**6, torch.float32, cpu) == TABLE_BYTES["cpu"] // (4 * 10**6)
+        assert default_block_rows(10**6, 10**6, torch.bfloat16, gpu) == TABLE_BYTES["cuda"] // (4 * 10**6)
+        assert default_block_rows(10**6, 10**6, torch.float64, cpu) == TABLE_BYTES["cpu"] // (8 * 10**6)
+        assert default_block_rows(5, 10**9, torch.float32, cpu) == 1
+        assert default_block_rows(5, 7, torch.float32, cpu) == 5
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_every_block_size_agrees(self, case):
+        x, labels = batch(case, n=12)
+        whole = value_and_gradient(case.make(), x, labels)
+        for block_rows in range(1, 13):
+            value, gradient = value_and_gradient(case.make(), x, labels, block_rows=block_rows)
+            torch.testing.assert_close(value, whole[0], rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(gradient, whole[1], rtol=1e-10, atol=1e-13)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_tables_are_never_wider_than_a_block(self, case):
+        """No tensor of N×N entries comes to life in forward or backward when the blocks are small."""
+        x, labels = batch(case, n=60, dim=DIM)
+        limit = x.shape[0] ** 2
+
+        class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+            seen = 0
+
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                out = function(*args, **(kwargs or {}))
+                for tensor in torch.utils._pytree.tree_leaves(out):
+                    if isinstance(tensor, torch.Tensor):
+                        self.seen = max(self.seen, tensor.numel())
+                return out
+
+        with Largest() as mode:
+            value_and_gradient(case.make(), x, labels, block_rows=4)
+        assert 0 < mode.seen < limit / 4
+
+
+class TestDerivatives:
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_a_second_derivative_gets_a_sentence(self, case):
+        if case.name == "triplet_disjoint":
+            pytest.skip("has no rows: plain torch, and so a true second derivative")
+        x, labels = batch(case)
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(case.make()(x, labels), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiated twice"):
+            torch.autograd.grad(gradient.sum(), x)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_without_gradients_asked_for_there_is_no_gradient_work(self, case, monkeypatch):
+        x, labels = batch(case)
+
+        def forbidden(*args, **kwargs):
+            raise AssertionError("gradient work")
+
+        expected = case.make()(x, labels)
+        monkeypatch.setattr(torch.func, "vjp", forbidden)
+        loss = case.make()
+        with torch.no_grad():
+            assert torch.equal(loss(x.requires_grad_(), labels), expected)
+        for parameter in loss.parameters():
+            parameter.requires_grad_(False)
+        assert torch.equal(case.make().requires_grad_(False)(x.detach(), labels), expected)
+
+    @given(st.integers(0, 1000))
+    def test_value_is_scaled_by_what_comes_back(self, seed):
+        case = BY_NAME["raw_vthm"]
+        x, labels = batch(case, seed=seed)
+        x.requires_grad_()
+        (once,) = torch.autograd.grad(case.make()(x, labels), x)
+        (thrice,) = torch.autograd.grad(3 * case.make()(x, labels) + 1, x)
+        torch.testing.assert_close(thrice, 3 * once)
+
+    def test_flat_nra_has_finite_gradients_at_the_ends_of_the_row(self):
+        x, labels = batch(BY_NAME["nra"])
+        _, gradient = value_and_gradient(losses.NRALoss(alpha=0.5), x, labels)
+        assert gradient.isfinite().all()
+        assert gradient.norm() > 0
+
+
+class TestWeights:
+    """Theorem 3.1: the surrogate Σ w_ij·v_ij, with w held constant, has the loss's gradient."""
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    @given(seed=st.integers(0, 10**6))
+    def test_surrogate_has_the_gradient_of_the_loss(self, case, seed):
+        x, labels = batch(case, n=12, seed=seed, unit=seed % 2 == 0)
+        loss = case.make()
+        if case.name == "npair_symmetric":
+            loss.norm_penalty = 0.0
+        w = loss.weights(x, labels)
+        assert w.shape == (
+            (CLASSES, 12) if case.name == "proxy_anchor" else (12, CLASSES if case.labels == "classes" else 12)
+        )
+        _, truth = value_and_gradient(loss, x, labels)
+        x = x.requires_grad_()
+        there = getattr(loss, "proxies", x if loss.moves_gallery else x.detach())
+        here = x
+        if case.name == "proxy_anchor":
+            here, there = torch.nn.functional.normalize(there), x
+        if loss.geometry == "dot":
+            v = here @ there.T
+        else:
+            square = (here[:, None] - there).square().sum(-1)
+            v = torch.where(square > 0, torch.where(square > 0, square, 1).sqrt(), 0)
+        (surrogate,) = torch.autograd.grad((w * v).sum(), x, materialize_grads=True)
+        torch.testing.assert_close(surrogate, truth, rtol=1e-8, atol=1e-10)
+
+    def test_weights_of_raw_are_those_of_the_paper(self):
+        case = BY_NAME["raw"]
+        x, labels = batch(case, n=8)
+        w = losses.RAWLoss().weights(x, labels)
+        s = x @ x.T
+        for i in range(8):
+            P = [j for j in range(8) if j != i and labels[j] == labels[i]]
+            N = [j for j in range(8) if labels[j] != labels[i]]
+            for j in P:
+                expected = (
+                    -1 / (sum(torch.exp(2 * (s[i, j] - s[i, k])) for k in P) + torch.exp(2 * (s[i, j] - 0.5))) / 8
+                )
+                torch.testing.assert_close(w[i, j], expected)
+            for j in N:
+                total = sum(torch.exp(-50 * (s[i, j] - s[i, k])) for k in N) + torch.exp(-50 * (s[i, j] - 0.5))
+                torch.testing.assert_close(w[i, j], 1 / total / 8)
+        assert torch.equal(w.diagonal(), torch.zeros(8, dtype=torch.float64))
+
+    def test_with_a_gallery_weights_are_rectangular(self):
+        x, labels = batch(BY_NAME["raw"])
+        w = losses.RAWLoss().weights(x[:4], labels[:4], gallery=x[4:], gallery_labels=labels[4:])
+        assert w.shape == (4, 20)
+
+    @pytest.mark.parametrize("loss", [losses.AngularLoss(), losses.LiftedStructureLoss()])
+    def test_a_loss_that_compares_gallery_members_says_why_it_has_none_with_a_gallery(self, loss):
+        x, labels = batch(BY_NAME["raw"])
+        with pytest.raises(ValueError, match="its own gallery"):
+            loss.weights(x[:4], labels[:4], gallery=x[4:], gallery_labels=labels[4:])
+
+
+class TestView:
+    def test_a_query_is_kept_out_of_its_own_row_even_where_a_function_forgets_to(self):
+        x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+        value = View("dot", x, torch.arange(5)).mean(lambda s, positive, negative: (s.sum(1), s.new_ones(s.shape[0])))
+        (gradient,) = torch.autograd.grad(value, x)
+        w = (1 - torch.eye(5, dtype=torch.float64)) / 5
+        torch.testing.assert_close(gradient, 2 * w @ x.detach())
+
+    def test_lifted_structure_looks_at_both_ends_in_a_gallery(self):
+        """The pair of a query and a gallery member, with the negatives of both among the gallery."""
+        x, labels = batch(BY_NAME["raw"], n=16)
+        q, ql, g, gl = x[:4], labels[[0, 4, 8, 12]], x[4:], labels[4:]
+        d, dd = torch.cdist(q, g), torch.cdist(g, g)
+        terms = []
+        for i in range(4):
+            for j in range(12):
+                if ql[i] == gl[j]:
+                    exponents = [1 - d[i, k] for k in range(12) if gl[k] != ql[i]]
+                    exponents += [1 - dd[j, k] for k in range(12) if gl[k] != gl[j]]
+                    terms.append(torch.relu(torch.logsumexp(torch.stack(exponents), 0) + d[i, j]) ** 2)
+        truth = sum(terms) / (2 * len(terms))
+        for block_rows in (1, 3, None):
+            value = losses.LiftedStructureLoss()(q, ql, gallery=g, gallery_labels=gl, block_rows=block_rows)
+            torch.testing.assert_close(value, truth)
+
+    def test_max_per_class_changes_nothing_but_the_look_at_the_labels(self):
+        for name in ("triplet_all", "triplet_semi_hard", "smooth_triplet", "npair_all", "angular", "angular_hinge"):
+            case = BY_NAME[name]
+            x, labels = batch(case)
+            plain = value_and_gradient(case.make(), x, labels)
+            for given_size in (4, 7, 100):
+                value, gradient = value_and_gradient(case.make(), x, labels, max_per_class=given_size)
+                torch.testing.assert_close(value, plain[0])
+                torch.testing.assert_close(gradient, plain[1])
+
+    def test_max_per_class_may_be_given_when_the_loss_is_made(self):
+        x, labels = batch(BY_NAME["angular"])
+        for make in (
+            losses.TripletLoss,
+            losses.SmoothTripletLoss,
+            losses.NPairAllLoss,
+            losses.AngularLoss,
+            losses.AngularHingeLoss,
+            losses.NPairAngularLoss,
+        ):
+            torch.testing.assert_close(make(max_per_class=4)(x, labels), make()(x, labels))
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_oracle_holds_at_a_second_seed_in_any_order_of_rows(self, case):
+        if case.labels == "triplets":
+            pytest.skip("its rows have an order")
+        x, labels = batch(case, n=12, seed=5)
+        order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+        loss = case.make()
+        truth = call(case, loss, x[order], labels[order])
+        torch.testing.assert_close(loss(x[order], labels[order]), truth, rtol=1e-10, atol=1e-12)
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+    def test_narrow_labels_meet_wide_ones(self, dtype):
+        x, labels = batch(BY_NAME["raw"])
+        for loss in (losses.RAWLoss(), losses.TripletLoss(), losses.AngularLoss()):
+            wide = loss(x, labels, gallery=x, gallery_labels=labels + 2**40 * (labels > 2))
+            mixed = loss(x, labels.to(dtype), gallery=x, gallery_labels=labels + 2**40 * (labels > 2))
+            assert torch.equal(wide, mixed)

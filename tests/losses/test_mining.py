@@ -1,0 +1,118 @@
+"""Mining rules against their literal versions, and random draws against their probabilities."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from losses import label_patterns as patterns
+from losses import oracles_mining as om
+from tuplet import losses, mining
+from tuplet.rows import View
+
+
+def kept(rule, geometry, x, labels, **look):
+    """The masks that a rule leaves, gathered from whatever blocks the view makes."""
+    view = View(geometry, x, labels, rule=rule, **look)
+    masks = []
+
+    def rows(table, positive, negative):
+        masks.append((positive, negative))
+        return table.sum(1)
+
+    view.each(rows)
+    return tuple(torch.cat(parts) for parts in zip(*masks, strict=True))
+
+
+def assert_masks(ours, truth):
+    for mask, true_mask in zip(ours, truth, strict=True):
+        assert torch.equal(mask, true_mask)
+
+
+@given(
+    labels=patterns.labels(), seed=st.integers(0, 10**6), kind=st.sampled_from(["free", "unit"]), rows=st.integers(1, 9)
+)
+def test_rules_keep_what_their_definitions_say(labels, seed, kind, rows):
+    x, labels = patterns.embeddings(len(labels), 4, seed, kind), torch.tensor(labels)
+    masks, s, d = om.pair_masks(x, labels), om.dot_table(x), om.distance_table(x)
+
+    def check(rule, geometry, truth):
+        assert_masks(kept(rule, geometry, x, labels, block_rows=rows), truth)
+
+    check(mining.ValidTriplet(0.3), "dot", om.valid_triplet(s, *masks, 0.3))
+    check(mining.ValidTriplet(0.3), "euclidean", om.valid_triplet(1 - d**2 / 2, *masks, 0.3))
+    check(mining.SemiHard(), "dot", om.semi_hard(-s, *masks))
+    check(mining.SemiHard(), "euclidean", om.semi_hard(d, *masks))
+    check(mining.NonTrivial(1.2, 0.4), "euclidean", om.non_trivial(d, *masks, 1.2, 0.4))
+    check(mining.NonTrivial(1.2, 0.4), "dot", om.non_trivial(om.as_distance(s), *masks, 1.2, 0.4))
+
+
+@pytest.mark.parametrize("geometry", ["dot", "euclidean"])
+def test_distance_weighted_draws_follow_their_probabilities(geometry, soak):
+    """One positive a query, many calls: each negative's share is within five standard errors."""
+    n, dim, calls = 12, 6, 20_000 if soak else 1_000
+    x = patterns.embeddings(n, dim, 1, "unit")
+    labels = torch.arange(n) // 2
+    _, negative = om.pair_masks(x, labels)
+    truth = om.distance_weighted_probabilities(om.distance_table(x), negative, dim)
+    rule, counts = mining.DistanceWeighted(), torch.zeros(n, n, dtype=torch.float64)
+    for _ in range(calls):
+        counts += kept(rule, geometry, x, labels)[1]
+        rule.advance()
+    assert torch.equal(counts.sum(1), torch.full((n,), calls, dtype=torch.float64))
+    error = (truth * (1 - truth) / calls).sqrt()
+    assert ((counts / calls - truth).abs() <= 5 * error + 1e-9).all()
+
+
+def test_distance_weighted_falls_back_to_uniform_and_keeps_all_positives():
+    x = torch.eye(6, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    counts, rule = torch.zeros(6, 6), mining.DistanceWeighted(far=1.0)  # every distance is √2
+    for _ in range(1_000):
+        positive, negative = kept(rule, "euclidean", x, labels)
+        assert torch.equal(positive, om.pair_masks(x, labels)[0])
+        counts += negative
+        rule.advance()
+    shares = counts[counts > 0] / 1_000
+    assert len(shares) == 24
+    assert ((shares - 0.25).abs() < 0.07).all()
+
+
+def test_distance_weighted_draws_one_negative_for_each_positive():
+    x, labels = patterns.embeddings(40, 8, 0, "unit"), torch.arange(40) // 10
+    positive, negative = kept(mining.DistanceWeighted(), "euclidean", x, labels)
+    assert (negative.sum(1) <= positive.sum(1)).all()
+    assert negative.sum() > 0.5 * positive.sum()
+
+
+@given(rows=st.integers(1, 30), seed=st.integers(0, 100))
+def test_block_size_changes_no_draw(rows, seed):
+    x, labels = patterns.embeddings(30, 8, seed, "unit"), torch.arange(30) // 3
+    whole = kept(mining.DistanceWeighted(seed=seed), "euclidean", x, labels)
+    assert_masks(kept(mining.DistanceWeighted(seed=seed), "euclidean", x, labels, block_rows=rows), whole)
+
+
+def test_draws_change_with_calls_and_go_on_after_a_reload():
+    x, labels = patterns.embeddings(40, 8, 0, "unit"), torch.arange(40) // 4
+    loss, again = losses.MarginLoss(), losses.MarginLoss()
+    first, second = loss(x, labels), loss(x, labels)
+    assert first != second
+    again.load_state_dict(loss.state_dict())
+    assert loss(x, labels) == again(x, labels)
+    assert losses.MarginLoss()(x, labels) == first
+
+
+def test_weights_belong_to_the_next_call():
+    x, labels = patterns.embeddings(24, 6, 0, "unit").requires_grad_(), torch.arange(24) // 4
+    loss = losses.RAWLoss(mining=mining.DistanceWeighted())
+    for _ in range(3):
+        w = loss.weights(x, labels)
+        (gradient,) = torch.autograd.grad(loss(x, labels), x)
+        torch.testing.assert_close((w + w.T) @ x.detach(), gradient)
+
+
+def test_each_loss_has_a_rule_of_its_own():
+    one, other = losses.MarginLoss(), losses.MarginLoss()
+    one(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    assert one.mining.calls == 1
+    assert other.mining.calls == 0

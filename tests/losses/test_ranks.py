@@ -1,0 +1,29 @@
+"""Several processes, each with its part of the batch, give the value and the gradients of one with the whole."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_many_processes_equal_one(world, tmp_path):
+    """Unequal batches, classes that only one rank holds, proxies, a learned β, a memory, with DDP and without."""
+    processes = []
+    for rank in range(world):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "STORE": str(tmp_path / "store"),
+            "PYTHONPATH": str(TESTS),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "losses.rank_worker"]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(errors)
