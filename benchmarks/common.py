@@ -1,0 +1,84 @@
+"""What the benchmarks share: peak memory, a description of the machine, results as JSON, tables in the docs."""
+
+import ctypes
+import gc
+import json
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+T = TypeVar("T")
+
+
+def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:
+    """What the function gives, and the bytes it took at its peak beyond those in use before.
+
+    On a CPU these are the pages that the process held (Linux); on a GPU what torch had allocated.
+    """
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = function()
+        torch.cuda.synchronize()
+        return result, torch.cuda.max_memory_allocated() - before
+    # What was freed earlier but is kept by the allocator would otherwise be used again and not show.
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = process_bytes("VmRSS")
+    result = function()
+    return result, process_bytes("VmHWM") - before
+
+
+def process_bytes(field: str) -> int:
+    """A figure of this process: VmRSS (pages held), VmHWM (their peak), VmSize (addresses)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) << 10
+    raise ValueError(f"/proc/self/status has no line {field!r}; the peak memory of a process is read on Linux only")
+
+
+def machine(device: str = "cpu") -> str:
+    """The hardware in a few words."""
+    if device != "cpu":
+        return torch.cuda.get_device_name()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    return f"{torch.get_num_threads()} threads on {os.cpu_count()} cores of {model}"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed versions of Python, torch, tuplet and the packages named; those that are absent are left out."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "tuplet", *packages):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def save(name: str, data: dict[str, Any]) -> Path:
+    """Write benchmarks/results/NAME.json."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    return path
+
+
+def write_between(page: str, key: str, text: str) -> None:
+    """Put text into docs/PAGE between the lines <!-- KEY --> and <!-- end of KEY -->, in place of what is there."""
+    path = ROOT / "docs" / page
+    start, end = f"<!-- {key} -->\n", f"<!-- end of {key} -->"
+    before, found, rest = path.read_text().partition(start)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"docs/{page} has no lines {start.strip()} and {end}; put them where the table should stand")
+    path.write_text(f"{before}{start}{text.rstrip()}\n{end}{after}")

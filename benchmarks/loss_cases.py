@@ -1,0 +1,194 @@
+"""Every loss, its counterpart in pytorch-metric-learning, and the batches that both are measured on."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tuplet import losses, mining
+
+try:
+    from pytorch_metric_learning import distances, miners
+    from pytorch_metric_learning import losses as peer
+except ImportError:
+    peer = None
+
+DIM = 512
+
+
+def pair_tables(n: int) -> float:
+    """The peer's bytes where it holds about twenty tables of all pairs."""
+    return 20 * 4 * n**2
+
+
+def triplet_lists(n: int) -> float:
+    """Its bytes where it lists all triplets, three positives each: from a mask of N³ bytes while that is under 2³¹."""
+    return 88 * 3 * n**2 + (n**3 if n**3 < 2**31 else 0)
+
+
+def sorted_triplets(n: int) -> float:
+    """Its bytes where it also sorts them."""
+    return 2 * triplet_lists(n)
+
+
+def pairs_by_pairs(n: int) -> float:
+    """Its bytes where it holds five tables of all positive pairs by all negative pairs."""
+    return 5 * 4 * 3 * n**3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss of ours and the peer's (with its miner, if any), each made for a number of classes."""
+
+    name: str
+    ours: Callable[[int], nn.Module]
+    theirs: Callable[[int], tuple[Any, ...]] | None = None
+    peer_bytes: Callable[[int], float] = pair_tables
+    per_class: int = 4
+
+    def steps(self, n: int, device: str, with_peer: bool) -> dict[str, Callable[[], None]]:
+        """Forward and backward of ours, and of the peer's if wanted, on one batch."""
+        x, labels = batch(n, self.per_class, device)
+        classes = int(labels[-1]) + 1
+        made = {"ours": (self.ours(classes),)} | ({"peer": self.peer(classes)} if with_peer else {})
+        return {side: step(x, labels, *(part.to(device) for part in parts)) for side, parts in made.items()}
+
+    def peer(self, classes: int) -> tuple[Any, ...]:
+        """The peer's loss and miner; () where it has none, or is not installed."""
+        if peer is None or self.theirs is None:
+            return ()
+        with warnings.catch_warnings(action="ignore"):  # it finds the ranked list's own temperature too high
+            return self.theirs(classes)
+
+    def beside(self) -> str:
+        """Their names."""
+        return " + ".join(type(part).__name__ for part in self.peer(classes=2)) or "–"
+
+
+def batch(n: int, per_class: int, device: str) -> tuple[Tensor, Tensor]:
+    """Unit vectors as if half trained: similarities of about 0.45 in a class and 0.3 between, so no term is idle."""
+    if per_class == 3:  # disjoint triplets: two of one class, and one of another
+        n -= n % 3
+        labels = torch.tensor([0, 0, 1]).repeat(n // 3) + 2 * (torch.arange(n) // 3)
+    else:
+        labels = torch.arange(n) // per_class
+    draw = torch.Generator().manual_seed(0)
+    shared, centres, own = (torch.randn(k, DIM, generator=draw) for k in (1, int(labels[-1]) + 1, n))
+    x = nn.functional.normalize(0.3**0.5 * shared + 0.15**0.5 * centres[labels] + 0.55**0.5 * own)
+    return x.to(device), labels.to(device)
+
+
+def step(x: Tensor, labels: Tensor, loss: nn.Module, miner: nn.Module | None = None) -> Callable[[], None]:
+    """Forward and backward as in training."""
+    x = x.clone().requires_grad_()
+
+    def run() -> None:
+        x.grad = None
+        loss.zero_grad(set_to_none=True)
+        value = loss(x, labels) if miner is None else loss(x, labels, miner(x, labels))
+        value.backward()
+
+    return run
+
+
+CASES = [
+    Case("contrastive", lambda c: losses.ContrastiveLoss(), lambda c: (peer.ContrastiveLoss(),)),
+    Case(
+        "cosine contrastive",
+        lambda c: losses.CosineContrastiveLoss(),
+        lambda c: (peer.ContrastiveLoss(1, 0.5, distance=distances.CosineSimilarity()),),
+    ),
+    Case("cosine contrastive, valid triplets", lambda c: losses.CosineContrastiveLoss(mining=mining.ValidTriplet())),
+    Case(
+        "triplet, all",
+        lambda c: losses.TripletLoss(max_per_class=4),
+        lambda c: (peer.TripletMarginLoss(0.2),),
+        triplet_lists,
+    ),
+    Case(
+        "triplet, semi-hard",
+        lambda c: losses.TripletLoss(mining="semi_hard", max_per_class=4),
+        lambda c: (peer.TripletMarginLoss(0.2), miners.TripletMarginMiner(0.2, type_of_triplets="semihard")),
+        triplet_lists,
+    ),
+    Case(
+        "triplet, hardest",
+        lambda c: losses.TripletLoss(mining="hardest"),
+        lambda c: (peer.TripletMarginLoss(0.2), miners.BatchHardMiner()),
+    ),
+    Case(
+        "triplet, disjoint",
+        lambda c: losses.TripletLoss(mining="disjoint"),
+        lambda c: (peer.TripletMarginLoss(0.2), miners.EmbeddingsAlreadyPackagedAsTriplets()),
+        per_class=3,
+    ),
+    Case(
+        "smooth triplet",
+        lambda c: losses.SmoothTripletLoss(max_per_class=4),
+        lambda c: (peer.TripletMarginLoss(0, smooth_loss=True, distance=distances.DotProductSimilarity()),),
+        triplet_lists,
+    ),
+    Case("N-pair", lambda c: losses.NPairLoss(), lambda c: (peer.NPairsLoss(),), per_class=2),
+    Case("N-pair, one against one", lambda c: losses.NPairLoss("ovo"), per_class=2),
+    Case(
+        "N-pair, all pairs",
+        lambda c: losses.NPairAllLoss(max_per_class=4),
+        lambda c: (peer.NTXentLoss(temperature=1),),
+        pairs_by_pairs,
+    ),
+    Case("NCA", lambda c: losses.NCALoss(), lambda c: (peer.NCALoss(),)),
+    Case("angular hinge", lambda c: losses.AngularHingeLoss(max_per_class=4)),
+    Case("angular", lambda c: losses.AngularLoss(max_per_class=4), lambda c: (peer.AngularLoss(45),)),
+    Case(
+        "N-pair and angular",
+        lambda c: losses.NPairAngularLoss(max_per_class=4),
+        lambda c: (peer.MultipleLosses([peer.NTXentLoss(1), peer.AngularLoss(45)], weights=[1, 2]),),
+        pairs_by_pairs,
+    ),
+    Case(
+        "lifted structure",
+        lambda c: losses.LiftedStructureLoss(),
+        lambda c: (peer.LiftedStructureLoss(),),
+        pairs_by_pairs,
+    ),
+    Case(
+        "generalised lifted",
+        lambda c: losses.GeneralizedLiftedLoss(),
+        lambda c: (peer.GeneralizedLiftedStructureLoss(),),
+    ),
+    Case("binomial deviance", lambda c: losses.BinomialDevianceLoss()),
+    Case("binomial deviance, valid triplets", lambda c: losses.BinomialDevianceLoss(mining=mining.ValidTriplet())),
+    Case("RAW", lambda c: losses.RAWLoss(), lambda c: (peer.MultiSimilarityLoss(),)),
+    Case(
+        "multi-similarity (RAW, valid triplets)",
+        lambda c: losses.MultiSimilarityLoss(),
+        lambda c: (peer.MultiSimilarityLoss(), miners.MultiSimilarityMiner()),
+    ),
+    Case("RAW, semi-hard", lambda c: losses.RAWLoss(mining=mining.SemiHard())),
+    Case(
+        "RAW, distance-weighted",
+        lambda c: losses.RAWLoss(mining=mining.DistanceWeighted()),
+        lambda c: (peer.MultiSimilarityLoss(), miners.DistanceWeightedMiner()),
+    ),
+    Case("NRA", lambda c: losses.NRALoss()),
+    Case("ranked list", lambda c: losses.RankedListLoss(), lambda c: (peer.RankedListLoss(0.4, Tn=10, alpha=1.2),)),
+    Case(
+        "margin, distance-weighted",
+        lambda c: losses.MarginLoss(),
+        lambda c: (peer.MarginLoss(), miners.DistanceWeightedMiner()),
+    ),
+    Case(
+        "margin, all pairs",
+        lambda c: losses.MarginLoss(mining=None),
+        lambda c: (peer.MarginLoss(),),
+        triplet_lists,
+    ),
+    Case("margin, non-trivial pairs", lambda c: losses.MarginLoss(mining=mining.NonTrivial(1.2, 0.4))),
+    Case("histogram", lambda c: losses.HistogramLoss(), lambda c: (peer.HistogramLoss(n_bins=150),), sorted_triplets),
+    Case("Proxy-NCA", lambda c: losses.ProxyNCALoss(c, DIM), lambda c: (peer.ProxyNCALoss(c, DIM),)),
+    Case("softmax", lambda c: losses.SoftmaxLoss(c, DIM), lambda c: (peer.NormalizedSoftmaxLoss(c, DIM),)),
+    Case("Proxy-Anchor", lambda c: losses.ProxyAnchorLoss(c, DIM), lambda c: (peer.ProxyAnchorLoss(c, DIM),)),
+]
