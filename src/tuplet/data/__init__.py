@@ -1,1 +1,39 @@
-"""Datasets with their splits, decoding, caches and augmentation."""
+"""From files to batches on the device: readers, splits, decoding, caches and augmentation.
+
+data = tuplet.data.open("photos/")              # a Dataset: labels, classes, splits, pictures or features
+train, test = data.split()
+store = tuplet.data.load(train).to("cuda")      # decoded once
+augment = tuplet.data.Augment(size=224)
+for step, batch in enumerate(tuplet.data.batches(store, sampler, "cuda")):
+    images = augment(batch.values, batch.index, step, batch.aspects)
+"""
+
+from tuplet.data.arrays import features_file, from_features, from_images
+from tuplet.data.augment import Augment
+from tuplet.data.batches import Batch, batches
+from tuplet.data.crops import views
+from tuplet.data.dataset import Dataset
+from tuplet.data.folders import class_folders
+from tuplet.data.glyphs import glyphs
+from tuplet.data.official import lfw_pairs
+from tuplet.data.opening import open
+from tuplet.data.store import Store, load
+from tuplet.data.tables import table
+
+__all__ = [
+    "Augment",
+    "Batch",
+    "Dataset",
+    "Store",
+    "batches",
+    "class_folders",
+    "features_file",
+    "from_features",
+    "from_images",
+    "glyphs",
+    "lfw_pairs",
+    "load",
+    "open",
+    "table",
+    "views",
+]

@@ -48,24 +48,28 @@ class HardClassSampler(NPairSampler):
         at_least("candidates", candidates, pairs)
         super().__init__(labels, pairs, seed, **options)
         self.embed, self.candidates, self.probes = embed, candidates, per_class
-        self._chosen: list[list[int]] = []  # the classes of this epoch's batches, to replay when resuming
+        self._chosen: list[list[int]] = []  # the classes of this epoch's batches
+        self._replay: list[list[int]] = []  # those of them that the next iteration takes as given
 
-    def __iter__(self) -> Iterator[list[int]]:
-        self._chosen = self._chosen[: self._resume]
-        return super().__iter__()
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; the epoch that `load_state_dict` has just set is not rewound."""
+        if epoch != self.epoch:
+            self._replay = []
+        super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch, how many of its batches were drawn, and their classes, which depended on the model."""
-        return {**super().state_dict(), "chosen": self._chosen[: self._drawn]}
+        return {**super().state_dict(), "chosen": list(self._chosen) if self._drawn else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration go on from where `state` was taken."""
         super().load_state_dict(state)
-        self._chosen = [list(classes) for classes in state["chosen"]]
+        self._replay = [list(classes) for classes in state["chosen"]]
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
         rounds = Rounds(self.members, 2, len(self), rng)
-        known = list(self._chosen)
+        known, self._replay = self._replay, []
+        self._chosen = []
         for number in range(len(self)):
             start = rounds.start_batch(self.classes)
             pool = list(dict.fromkeys(rounds.queue))
@@ -79,7 +83,7 @@ class HardClassSampler(NPairSampler):
             else:
                 rest = [c for c in pool if c not in start][: self.candidates]
                 chosen = self._choose(start, rest, np.random.default_rng([self.seed, self.epoch, number]))
-                self._chosen.append(chosen)
+            self._chosen.append(chosen)
             for c in chosen:
                 rounds.queue.remove(c)
             yield [rounds.take(c, 2) for c in chosen]

@@ -1,0 +1,73 @@
+"""From a store and a sampler to batches on the device."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from tuplet.data.store import Store
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples on the device: their numbers in the store, values, aspects and labels, each with N entries."""
+
+    index: Tensor
+    values: Tensor
+    aspects: Tensor
+    labels: Tensor
+
+
+def batches(store: Store, indices: Iterable[list[int]], device: torch.device | str) -> Iterator[Batch]:
+    """The batches that a sampler's lists of indices name, on the device, without waiting for it.
+
+    A store on the device is indexed there. One in the host's memory is read by a thread one batch ahead; the sampler is
+    then one batch ahead of the training too, and its state is {**sampler.state_dict(), "batch": batches received}.
+
+    >>> from tuplet.data import from_features, load
+    >>> store = load(from_features(torch.eye(4), [0, 0, 1, 1]))
+    >>> next(batches(store, [[2, 0]], "cpu")).labels
+    tensor([1, 0])
+    """
+    device = torch.device(device)
+    labels = store.data.labels.to(device)
+    home = store.values.device
+
+    def read(chosen: list[int]) -> list[Tensor]:
+        index = _send(torch.tensor(chosen), home)
+        return [index, store.values[index], store.aspects[index]]
+
+    parts = map(read, indices) if home.type == device.type else one_ahead(read, indices)
+    for index, values, aspects in parts:
+        index, values, aspects = (_send(part, device) for part in (index, values, aspects))
+        yield Batch(index, values, aspects, labels[index])
+
+
+def one_ahead(work: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+    """What `work` makes of the items, in order; a thread works on the next one while the caller has the last.
+
+    >>> list(one_ahead(abs, [1, -2, 3]))
+    [1, 2, 3]
+    """
+    with ThreadPoolExecutor(1) as thread:
+        running: deque[Future[B]] = deque()
+        for item in items:
+            running.append(thread.submit(work, item))
+            if len(running) == 2:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+
+
+def _send(values: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, so that the host need not wait until the device has taken it."""
+    if values.device.type == device.type:
+        return values
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)

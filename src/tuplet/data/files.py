@@ -1,0 +1,128 @@
+"""The files of a folder or of a tar, by name: readers of a layout need not know which of the two they read."""
+
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file inside an uncompressed tar. It is read in place, by any process, without opening the tar as one."""
+
+    file: str
+    offset: int
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A file of a compressed tar, which cannot be read in pieces and is held in memory."""
+
+    content: bytes
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Location: TypeAlias = str | Piece | Held
+
+
+def read_bytes(location: Location) -> bytes:
+    """The content of a file, wherever it lies."""
+    if isinstance(location, Held):
+        return location.content
+    if isinstance(location, Piece):
+        with open(location.file, "rb") as file:
+            file.seek(location.offset)
+            return file.read(location.size)
+    return Path(location).read_bytes()
+
+
+class Files(Mapping[str, Location]):
+    """The files below a folder or in a tar, by their names below it, with `/` between the parts.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("hello")
+    ...     files = Files.of(folder)
+    ...     list(files), files.text("a.txt")
+    (['a.txt'], 'hello')
+    """
+
+    def __init__(self, source: str, locations: Mapping[str, Location]) -> None:
+        self.source = source
+        self._locations = locations
+
+    @classmethod
+    def of(cls, source: str | os.PathLike[str]) -> "Files":
+        """List a folder or a tar; files whose names begin with a dot are left out."""
+        path = Path(source)
+        if path.is_dir():
+            found = _in_folder(path)
+        elif path.is_file():
+            found = _in_tar(path)
+        else:
+            raise FileNotFoundError(f"{path} does not exist; give a folder or a tar of images")
+        return cls(str(path), {name: location for name, location in sorted(found) if not _hidden(name)})
+
+    def __getitem__(self, name: str) -> Location:
+        return self._locations[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._locations)
+
+    def __len__(self) -> int:
+        return len(self._locations)
+
+    def text(self, name: str) -> str:
+        """The content of a text file."""
+        return self.content(name).decode()
+
+    def content(self, name: str) -> bytes:
+        """The content of a file."""
+        return read_bytes(self[name])
+
+    def root_of(self, marker: str) -> str | None:
+        """What stands before the file or folder `marker` in its name: `""` if it lies at the top, None if it is absent.
+
+        >>> Files("there", {"set/lists/train.txt": "", "set/readme": ""}).root_of("lists/train.txt")
+        'set/'
+        """
+        found = [f"/{name}/".find(f"/{marker}/") for name in self]
+        roots = [name[:at] for name, at in zip(self, found, strict=True) if at >= 0]
+        return min(roots, key=len, default=None)
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[str, Location]]:
+    for parent, _, names in os.walk(folder, followlinks=True):
+        below = Path(parent).relative_to(folder).as_posix()
+        for name in names:
+            yield (name if below == "." else f"{below}/{name}"), f"{parent}/{name}"
+
+
+def _in_tar(path: Path) -> Iterator[tuple[str, Location]]:
+    with path.open("rb") as file:
+        compressed = file.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
+    try:
+        with tarfile.open(path) as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if member.isfile() and not compressed:
+                    yield name, Piece(str(path), member.offset_data, member.size, name)
+                elif content := tar.extractfile(member):
+                    yield name, Held(content.read(), f"{path}/{name}")
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as a tar: {error}; fetch it again") from error

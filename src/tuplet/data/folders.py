@@ -1,0 +1,36 @@
+"""Class folders, on disk or in a tar."""
+
+import torch
+
+from tuplet.data.dataset import Dataset
+from tuplet.data.files import Files
+
+#: Files with other endings are not images, and left alone.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2")
+SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "gallery")
+
+
+def class_folders(files: Files) -> Dataset:
+    """Images whose folder is their class: `bee/1.jpg`, or `train/bee/1.jpg` where all top folders name splits.
+
+    The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
+    """
+    names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
+    if not names:
+        raise ValueError(f"{files.source} holds no images; expected folders, one a class, with files such as 1.jpg")
+    parts = [name.split("/")[:-1] for name in names]
+    for name, folders in zip(names, parts, strict=True):
+        if not folders:
+            raise ValueError(f"the image {name} in {files.source} lies in no class folder; move it into one")
+    splits = None
+    if all(len(folders) > 1 and folders[0] in SPLIT_FOLDERS for folders in parts):
+        splits = tuple(folders[0] for folders in parts)
+        parts = [folders[1:] for folders in parts]
+    return labelled(["/".join(folders) for folders in parts], images=[files[name] for name in names], splits=splits)
+
+
+def labelled(classes: list[str], **values: object) -> Dataset:
+    """A dataset whose classes are these names, in sorted order."""
+    names = sorted(set(classes))
+    number = {name: label for label, name in enumerate(names)}
+    return Dataset(torch.tensor([number[name] for name in classes]), tuple(names), **values)  # type: ignore[arg-type]

@@ -1,0 +1,182 @@
+"""The official layouts of the field's datasets, read as their authors distribute them, with the papers' splits."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tuplet.data import idx
+from tuplet.data.dataset import Dataset
+from tuplet.data.files import Files
+from tuplet.data.matfile import read_mat
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a dataset is recognised and read, and how many images each of its splits has."""
+
+    title: str
+    markers: tuple[str, ...]
+    read: Callable[[Files], Dataset]
+    counts: dict[str, int]
+
+    def matches(self, files: Files) -> bool:
+        """Whether one of the files or folders that mark this layout is there."""
+        return any(files.root_of(marker) is not None for marker in self.markers)
+
+    def check(self, data: Dataset, source: str) -> None:
+        """Refuse a copy whose splits have not the official sizes."""
+        found = Counter(data.splits)
+        for split, count in self.counts.items():
+            if found[split] != count:
+                raise ValueError(
+                    f"{self.title} has {count:,} {split} images, but {source} has {found[split]:,}: "
+                    f"fetch it again, or pass complete=False to use it as it is"
+                )
+
+
+def cub200(files: Files) -> Dataset:
+    """CUB-200-2011: the first 100 classes train, the other 100 test."""
+    root = _root(files, "image_class_labels.txt")
+    label = {key: int(c) - 1 for key, c in _rows(files, f"{root}image_class_labels.txt", 2)}
+    names = [name for _, name in _rows(files, f"{root}classes.txt", 2)]
+    rows = [
+        (f"{root}images/{name}", label[key], "train" if label[key] < 100 else "test")
+        for key, name in _rows(files, f"{root}images.txt", 2)
+    ]
+    return _dataset(files, rows, names)
+
+
+def cars196(files: Files) -> Dataset:
+    """Cars196: the first 98 classes train, the other 98 test. From `cars_annos.mat` or the two lists of the devkit."""
+    root = files.root_of("cars_annos.mat")
+    if root is not None:
+        content = read_mat(files.content(f"{root}cars_annos.mat"))
+        listed = [(row["relative_im_path"], row["class"]) for row in content["annotations"]]
+    else:
+        root = _root(files, "cars_train")
+        content = read_mat(files.content(_path(files, "cars_meta.mat")))
+        listed = []
+        for folder, listing in (
+            ("cars_train", "cars_train_annos.mat"),
+            ("cars_test", "cars_test_annos_withlabels.mat"),
+        ):
+            entries = read_mat(files.content(_path(files, listing)))["annotations"]
+            listed += [(f"{folder}/{row['fname']}", row["class"]) for row in entries]
+    rows = [(f"{root}{name}", int(c.item()) - 1, "train" if c.item() <= 98 else "test") for name, c in listed]
+    return _dataset(files, rows, content["class_names"])
+
+
+def stanford_online_products(files: Files) -> Dataset:
+    """Stanford Online Products: the lists `Ebay_train.txt` and `Ebay_test.txt` of 11,318 and 11,316 products."""
+    root = _root(files, "Ebay_train.txt")
+    rows = [
+        (f"{root}{path}", product, split)
+        for split in ("train", "test")
+        for _, product, _, path in _rows(files, f"{root}Ebay_{split}.txt", 4)[1:]
+    ]
+    return _by_name(files, rows, order=int)
+
+
+def in_shop(files: Files) -> Dataset:
+    """In-Shop Clothes Retrieval: the train, query and gallery images of `list_eval_partition.txt`."""
+    root = _root(files, "img")
+    listed = _rows(files, _path(files, "list_eval_partition.txt"), 3, header=2)
+    return _by_name(files, [(f"{root}{path}", item, split) for path, item, split in listed])
+
+
+def lfw(files: Files) -> Dataset:
+    """Labeled Faces in the Wild: one folder a person, and all of it is for testing; `lfw_pairs` reads its pairs."""
+    found = [re.search(r"(?:^|/)([^/]+)/\1_\d{4}\.jpg$", name) for name in files]
+    return _by_name(files, [(match.string, match[1], "test") for match in found if match])
+
+
+def lfw_pairs(data: Dataset, pairs: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The first and second index of each pair in the text of LFW's `pairs.txt`, and whether they are one person.
+
+    The pairs keep the order of the text: ten folds of 300 same and 300 different pairs.
+    """
+    index = {data.path(i).rsplit("/", 1)[-1]: i for i in range(len(data))}
+    first: list[int] = []
+    second: list[int] = []
+    same = []
+    for line in pairs.splitlines()[1:]:
+        match line.split():
+            case [name, shot, other_shot]:
+                other = name
+            case [name, shot, other, other_shot]:
+                pass
+            case _:
+                raise ValueError(f"a pair is 'name 1 2' or 'name 1 other 2', got {line!r}")
+        for side, file in ((first, f"{name}_{int(shot):04d}.jpg"), (second, f"{other}_{int(other_shot):04d}.jpg")):
+            if file not in index:
+                raise ValueError(f"the pairs name {file}, which is not among the {len(data):,} images")
+            side.append(index[file])
+        same.append(name == other)
+    return torch.tensor(first), torch.tensor(second), torch.tensor(same)
+
+
+def omniglot(files: Files) -> Dataset:
+    """Omniglot: the 964 background characters train, the 659 evaluation characters test, 20 drawings each."""
+    splits = {"images_background": "train", "images_evaluation": "test"}
+    found = [re.search(r"(?:^|/)(images_\w+)/([^/]+/[^/]+)/[^/]+\.png$", name) for name in files]
+    return _by_name(files, [(match.string, match[2], splits[match[1]]) for match in found if match])
+
+
+def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: Iterable[str]) -> Dataset:
+    """The rows of name, label and split whose images are there; `Layout.check` counts them."""
+    present = [row for row in rows if row[0] in files]
+    if not present:
+        first = rows[0][0] if rows else "none listed"
+        raise FileNotFoundError(f"none of the {len(rows):,} listed images lies in {files.source}; the first is {first}")
+    return Dataset(
+        labels=torch.tensor([label for _, label, _ in present]),
+        class_names=tuple(class_names),
+        images=[files[name] for name, _, _ in present],
+        splits=tuple(split for _, _, split in present),
+    )
+
+
+def _by_name(files: Files, rows: Sequence[tuple[str, str, str]], order: Callable[[str], object] = str) -> Dataset:
+    """As `_dataset`, where the second entry of a row is the name of its class."""
+    names = sorted({name for _, name, _ in rows}, key=order)  # type: ignore[arg-type]
+    number = {name: label for label, name in enumerate(names)}
+    return _dataset(files, [(path, number[name], split) for path, name, split in rows], names)
+
+
+def _root(files: Files, marker: str) -> str:
+    root = files.root_of(marker)
+    if root is None:
+        raise FileNotFoundError(f"{files.source} has no {marker}, which the official layout has")
+    return root
+
+
+def _path(files: Files, name: str) -> str:
+    return _root(files, name) + name
+
+
+def _rows(files: Files, name: str, columns: int, header: int = 0) -> list[tuple[str, ...]]:
+    """The lines of a list, each cut into its columns at the white space."""
+    rows = [tuple(line.split(maxsplit=columns - 1)) for line in files.text(name).splitlines()[header:] if line.strip()]
+    for row in rows:
+        if len(row) != columns:
+            raise ValueError(f"a line of {name} in {files.source} has not {columns} columns: {' '.join(row)!r}")
+    return rows
+
+
+LAYOUTS = {
+    "cub200": Layout("CUB-200-2011", ("image_class_labels.txt",), cub200, {"train": 5_864, "test": 5_924}),
+    "cars196": Layout("Cars196", ("cars_annos.mat", "cars_train_annos.mat"), cars196, {"train": 8_054, "test": 8_131}),
+    "sop": Layout(
+        "Stanford Online Products", ("Ebay_train.txt",), stanford_online_products, {"train": 59_551, "test": 60_502}
+    ),
+    "inshop": Layout(
+        "In-Shop", ("list_eval_partition.txt",), in_shop, {"train": 25_882, "query": 14_218, "gallery": 12_612}
+    ),
+    "lfw": Layout("LFW", ("George_W_Bush/George_W_Bush_0001.jpg",), lfw, {"test": 13_233}),
+    "omniglot": Layout("Omniglot", ("images_background",), omniglot, {"train": 19_280, "test": 13_180}),
+    "mnist": Layout("MNIST", idx.MARKERS, idx.read, {"train": 60_000, "test": 10_000}),
+}

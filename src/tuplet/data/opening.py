@@ -1,0 +1,60 @@
+"""One function that opens whatever holds the data."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuplet.data.arrays import features_file
+from tuplet.data.dataset import Dataset
+from tuplet.data.files import Files
+from tuplet.data.folders import class_folders
+from tuplet.data.glyphs import glyphs
+from tuplet.data.official import LAYOUTS
+from tuplet.data.tables import table
+
+
+def open(
+    source: str | os.PathLike[str],
+    layout: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    complete: bool = True,
+) -> Dataset:
+    """Open a dataset.
+
+    `source` is one of
+    - `"glyphs"`, the dataset that is drawn on the spot (`tuplet.data.glyphs`);
+    - a folder or tar in the official layout of CUB-200-2011, Cars196, Stanford Online Products, In-Shop, LFW,
+      Omniglot or MNIST. It is recognised by its files, or named by `layout`: cub200, cars196, sop, inshop, lfw,
+      omniglot, mnist. Its splits must have the official sizes, unless `complete=False`;
+    - any other folder or tar of class folders (`tuplet.data.class_folders`);
+    - a `.csv` or `.parquet` table of paths and labels (`tuplet.data.table`, with its `columns`);
+    - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.features_file`).
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("ant", "bee"):
+    ...         Path(folder, name).mkdir()
+    ...         Image.new("RGB", (8, 8)).save(Path(folder, name, "1.png"))
+    ...     open(folder)
+    Dataset(2 images, 2 classes)
+    """
+    path = Path(source)
+    if layout is not None and layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+    if str(source) == "glyphs" and not path.exists():
+        return glyphs()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a folder, a tar, a table, a features file or 'glyphs'")
+    if path.suffix in (".csv", ".parquet"):
+        return table(path, columns)
+    if path.suffix in (".npy", ".npz", ".safetensors"):
+        return features_file(path)
+    files = Files.of(path)
+    found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
+    if found is None:
+        return class_folders(files)
+    data = found.read(files)
+    if complete:
+        found.check(data, str(path))
+    return data

@@ -1,0 +1,96 @@
+"""Tables of paths and labels, as CSV or Parquet."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from tuplet import extras
+from tuplet.data.dataset import Dataset
+from tuplet.data.files import Files, Location
+
+COLUMNS = ("path", "label", "split", "class", "width", "height")
+
+
+def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
+    """Read a table with the columns path and label, and where it has them split, class, width and height.
+
+    Labels are integers, which the column class may name, or names themselves. Paths start at the table's folder, or
+    lie inside the tars beside it whose names begin with the table's: those of `birds.csv` in `birds_1.tar`. Width and
+    height are a picture's true size; where its pixels have other proportions, crops restore the true ones. `columns`
+    says what the table calls a column: {"label": "species"}.
+    """
+    rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    found = {name: (columns or {}).get(name, name) for name in COLUMNS}
+    for name in ("path", "label", *(columns or {})):
+        if name not in found:
+            raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
+        if found[name] not in rows:
+            raise ValueError(f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}")
+    values = {name: rows.get(column) for name, column in found.items()}
+    paths, raw_labels = values["path"] or [], values["label"] or []
+    if not paths:
+        raise ValueError(f"{path} has no rows below its header")
+    labels, names = _numbered(path, raw_labels, values["class"])
+    return Dataset(
+        labels=labels,
+        class_names=names,
+        images=_located(path, paths),
+        splits=tuple(values["split"]) if values["split"] else None,
+        aspects=_aspects(path, values["width"], values["height"]),
+    )
+
+
+def _csv(path: Path) -> dict[str, list[str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise ValueError(f"row {number} of {path} has {len(row)} fields, its header has {len(header)}")
+    return {name.strip(): [row[i] for row in rows] for i, name in enumerate(header)}
+
+
+def _parquet(path: Path) -> dict[str, list[str]]:
+    parquet = extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table")
+    return {name: list(map(str, column)) for name, column in parquet.read_table(path).to_pydict().items()}
+
+
+def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str] | None) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Labels from 0 on, in the order of the integers or names that the table has, and the name of each."""
+    try:
+        order: list[str] = sorted(set(raw), key=int)
+    except ValueError:
+        order = sorted(set(raw))
+    number = {value: label for label, value in enumerate(order)}
+    name: dict[str, str] = dict(zip(raw, classes or raw, strict=True))
+    for value, other in zip(raw, classes or raw, strict=True):
+        if name[value] != other:
+            raise ValueError(f"{path} names the label {value} both {name[value]!r} and {other!r}; correct the table")
+    return torch.tensor([number[value] for value in raw]), tuple(name[value] for value in order)
+
+
+def _located(path: Path, paths: Sequence[str]) -> list[Location]:
+    packed: dict[str, Location] = {}
+    for tar in sorted(path.parent.glob(f"{path.stem}*.tar")):
+        for name, location in Files.of(tar).items():
+            if name in packed:
+                raise ValueError(f"{name} lies both in {packed[name]} and in {tar}; remove one of the two")
+            packed[name] = location
+    located = [packed.get(name) or str(path.parent / name) for name in paths]
+    missing = [name for name in located if isinstance(name, str) and not Path(name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {missing[0]}"
+        )
+    return located
+
+
+def _aspects(path: Path, widths: Sequence[str] | None, heights: Sequence[str] | None) -> torch.Tensor | None:
+    if not widths or not heights:
+        return None
+    aspects = torch.tensor([float(w) / float(h) if float(h) > 0 else 0.0 for w, h in zip(widths, heights, strict=True)])
+    if not bool((aspects > 0).all()):
+        row = int((aspects <= 0).nonzero()[0]) + 2
+        raise ValueError(f"row {row} of {path} has a width or height that is not above 0")
+    return aspects
