@@ -46,7 +46,7 @@ def nmi(labels: Any, clusters: Any) -> float:
     table = _Contingency.of(labels, clusters)
     if len(table.rows) == len(table.columns) == 1:
         return 1.0
-    return max(0.0, table.information() / table.mean_entropy())
+    return min(1.0, max(0.0, table.information() / table.mean_entropy()))
 
 
 def ami(labels: Any, clusters: Any) -> float:
@@ -65,7 +65,7 @@ def ami(labels: Any, clusters: Any) -> float:
     above, room = table.information() - chance, table.mean_entropy() - chance
     tiny = torch.finfo(torch.float64).eps
     above, room = (min(v, -tiny) if v < 0 else max(v, tiny) for v in (above, room))
-    return above / room
+    return min(1.0, above / room)
 
 
 def pairwise_f1(labels: Any, clusters: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import as_vectors, one_of
+from tuplet.evaluation.inputs import Vectors, as_vectors, one_of
 
 
 def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = None) -> Tensor:
@@ -18,12 +18,11 @@ def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = Non
     >>> concatenate([torch.ones(1, 2), torch.ones(1, 1)], weights=[1.0, 4.0])
     tensor([[1., 1., 2.]])
     """
-    parts = _parts(embeddings)
-    if weights is None:
-        weights = [1.0] * len(parts)
-    if len(weights) != len(parts) or min(weights) < 0:
-        raise ValueError(f"weights must be {len(parts)} numbers from 0 up, got {list(weights)}; give one for each part")
-    return torch.cat([part * weight**0.5 for part, weight in zip(parts, weights, strict=True)], 1)
+    vectors = _same_examples(embeddings)
+    weights = [1.0] * len(vectors) if weights is None else weights
+    if len(weights) != len(vectors) or min(weights) < 0:
+        raise ValueError(f"weights must be {len(vectors)} numbers from 0 up, got {list(weights)}; give one for each")
+    return torch.cat([v.rows(slice(None), v.dtype) * w**0.5 for v, w in zip(vectors, weights, strict=True)], 1)
 
 
 def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
@@ -37,19 +36,14 @@ def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
     tensor([[0.5000, 0.5000]])
     """
     one_of(metric, ("cosine", "dot"), "metric")
-    parts = _parts(views)
-    if len({part.shape[1] for part in parts}) > 1:
-        raise ValueError(
-            f"views must have one dimension, got {[part.shape[1] for part in parts]}; embed with one model"
-        )
-    if metric == "cosine":
-        parts = [torch.nn.functional.normalize(part, dim=1) for part in parts]
-    return torch.stack(parts).mean(0)
+    vectors = _same_examples(views)
+    if len({v.dim for v in vectors}) > 1:
+        raise ValueError(f"views must have one dimension, got {[v.dim for v in vectors]}; embed with one model")
+    return torch.stack([(v.unit_rows if metric == "cosine" else v.rows)(slice(None), v.dtype) for v in vectors]).mean(0)
 
 
-def _parts(embeddings: Sequence[Any]) -> list[Tensor]:
+def _same_examples(embeddings: Sequence[Any]) -> list[Vectors]:
     vectors = [as_vectors(part, f"embeddings[{i}]") for i, part in enumerate(embeddings)]
     if len({v.count for v in vectors}) != 1:
         raise ValueError(f"embeddings must have one row for each example, got {[v.count for v in vectors]} rows")
-    dtype = torch.float64 if any(v.dtype == torch.float64 for v in vectors) else torch.float32
-    return [v.rows(slice(None), dtype) for v in vectors]
+    return vectors

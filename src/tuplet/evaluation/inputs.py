@@ -50,6 +50,11 @@ class Vectors:
         where = which if isinstance(which, slice) else which.to(self.tensor.device)
         return self.tensor[where].to(self.device, dtype)
 
+    def unit_rows(self, which: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        """The same rows at length 1; a zero vector stays zero."""
+        lengths = self.squared_norms[which, None].sqrt()
+        return self.rows(which, dtype) / torch.where(lengths > 0, lengths, 1.0).to(dtype)
+
     @cached_property
     def max_norm(self) -> float:
         """The largest Euclidean length of a row."""

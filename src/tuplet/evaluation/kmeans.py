@@ -53,12 +53,10 @@ def kmeans(
 
 
 def _normalised(vectors: Vectors, metric: str) -> Tensor:
-    """All points with mean 0 and lengths up to 1: the clusters stay the same, and products keep their digits."""
-    points = vectors.rows(slice(None), vectors.dtype)
-    if metric == "cosine":
-        points = torch.nn.functional.normalize(points, dim=1, eps=torch.finfo(points.dtype).tiny)
+    """All points with mean 0 and elements up to 1: the clusters stay the same, and products keep their digits."""
+    points = (vectors.unit_rows if metric == "cosine" else vectors.rows)(slice(None), vectors.dtype)
     points = points - points.mean(0, dtype=torch.float64).to(points.dtype)
-    return points / points.norm(dim=1).max().clamp(min=torch.finfo(points.dtype).tiny)
+    return points / points.abs().amax().clamp(min=torch.finfo(points.dtype).tiny)
 
 
 def _plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], trials: int) -> Tensor:

@@ -153,8 +153,8 @@ def _leave_out(tile: Tensor, kin: Tensor) -> None:
 def _counts(tile: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """For each threshold of a row, how many of the row's scores are above `high`, and how many are not below `low`."""
     if low.shape[1] <= budget(FEW_POSITIVES, tile.device):
-        above = [(tile > t).sum(1) for t in high.split(1, 1)]
-        not_below = [(tile >= t).sum(1) for t in low.split(1, 1)]
+        above = [(tile > t).sum(1, dtype=torch.int32) for t in high.split(1, 1)]
+        not_below = [(tile >= t).sum(1, dtype=torch.int32) for t in low.split(1, 1)]
         return torch.stack(above, 1), torch.stack(not_below, 1)
     rising = _sorted_rows(tile)
     width = tile.shape[1]

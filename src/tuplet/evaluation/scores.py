@@ -141,11 +141,7 @@ class Scores:
         )
 
     def _prepared(self, vectors: Vectors, which: slice | Tensor) -> Tensor:
-        rows = vectors.rows(which, self.dtype)
-        if self.metric != "cosine":
-            return rows
-        lengths = vectors.squared_norms[which, None].sqrt()
-        return rows / torch.where(lengths > 0, lengths, 1.0).to(self.dtype)
+        return (vectors.unit_rows if self.metric == "cosine" else vectors.rows)(which, self.dtype)
 
     def _products_are_exact(self) -> bool:
         """Whether float64 holds every partial sum without rounding: integers, binary codes, mostly half precision.

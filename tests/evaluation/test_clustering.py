@@ -1,0 +1,165 @@
+"""k-means, NMI, AMI and pairwise F1 against pair loops and scikit-learn."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+
+from tuplet import evaluation as ev
+
+PARTITIONS = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(
+        *[
+            st.sampled_from([0, 1, 2, 5, n]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=n, max_size=n))
+            for _ in range(2)
+        ]
+    )
+)
+
+
+def literal_f1(labels, clusters):
+    pairs = list(itertools.combinations(range(len(labels)), 2))
+    together = [(labels[i] == labels[j], clusters[i] == clusters[j]) for i, j in pairs]
+    hits = sum(a and b for a, b in together)
+    if not any(a or b for a, b in together):
+        return 1.0
+    if not hits:
+        return 0.0
+    precision, recall = hits / sum(b for _, b in together), hits / sum(a for a, _ in together)
+    return 2 * precision * recall / (precision + recall)
+
+
+@given(partitions=PARTITIONS)
+def test_agreement_of_partitions(partitions):
+    labels, clusters = partitions
+    assert ev.pairwise_f1(labels, clusters) == pytest.approx(literal_f1(labels, clusters))
+    assert ev.nmi(labels, clusters) == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=1e-10)
+    # Where both partitions agree by force, AMI is a rounding over a rounding in both.
+    if len(set(labels)) < len(labels) or len(set(clusters)) < len(clusters):
+        assert ev.ami(labels, clusters) == pytest.approx(adjusted_mutual_info_score(labels, clusters), abs=1e-8)
+
+
+def test_agreement_of_large_partitions_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    labels = rng.zipf(1.5, 5000) % 300 + 2**53
+    clusters = np.where(rng.random(5000) < 0.6, labels, rng.integers(0, 200, 5000))
+    assert ev.nmi(labels, clusters) == pytest.approx(normalized_mutual_info_score(labels, clusters), rel=1e-10)
+    assert ev.ami(labels, clusters) == pytest.approx(adjusted_mutual_info_score(labels, clusters), rel=1e-9)
+    permuted = rng.permutation(labels)
+    assert abs(ev.ami(labels, permuted)) < 0.02 < ev.nmi(labels, permuted)
+
+
+def test_one_partition_of_singletons_and_one_of_everything():
+    assert ev.nmi([0, 0, 0], [1, 1, 1]) == ev.ami([0, 0, 0], [1, 1, 1]) == ev.pairwise_f1([0, 0, 0], [1, 1, 1]) == 1.0
+    assert ev.nmi([0, 0, 0], [1, 2, 3]) == ev.ami([0, 0, 0], [1, 2, 3]) == ev.pairwise_f1([0, 0, 0], [1, 2, 3]) == 0.0
+    assert ev.pairwise_f1([0, 1, 2], [3, 4, 5]) == 1.0
+
+
+def planted(classes=60, each=8, dim=16, spread=0.05, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(classes * each) % classes
+    centres = torch.randn(classes, dim, generator=generator)
+    return centres[labels] + spread * torch.randn(len(labels), dim, generator=generator), labels
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_planted_clusters_are_found(dtype):
+    x, y = planted()
+    assert ev.clustering(x.to(dtype), y, runs=3) == pytest.approx({"nmi": 1.0, "f1": 1.0, "ami": 1.0})
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_place_and_size_do_not_matter(scale, offset):
+    x, y = planted(spread=0.01)
+    assert ev.clustering((x + offset) * scale, y, runs=1)["nmi"] == pytest.approx(1.0)
+
+
+def test_cosine_clusters_directions():
+    x, y = planted(classes=10)
+    lengths = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(3)) * 100 + 0.1
+    assert ev.clustering(x * lengths, y, runs=2, metric="cosine")["nmi"] == pytest.approx(1.0)
+    assert ev.clustering(x * lengths, y, runs=2)["nmi"] < 0.9
+    with pytest.raises(ValueError, match="metric must be one of 'euclidean', 'cosine', got 'dot'"):
+        ev.clustering(x, y, metric="dot")
+
+
+def inertia(x, labels):
+    return sum(float((x[labels == c] - x[labels == c].mean(0)).square().sum()) for c in labels.unique())
+
+
+def test_clusters_are_as_tight_as_scikit_learns():
+    x = torch.randn(600, 10, generator=torch.Generator().manual_seed(4))
+    ours = np.mean([inertia(x, labels) for labels in ev.kmeans(x, 40, seeds=range(6))])
+    theirs = np.mean([KMeans(40, n_init=1, random_state=seed).fit(x.numpy()).inertia_ for seed in range(6)])
+    assert ours == pytest.approx(theirs, rel=0.01)
+
+
+def test_every_point_is_with_its_nearest_mean():
+    x = torch.randn(500, 6, generator=torch.Generator().manual_seed(5)).double()
+    [labels] = ev.kmeans(x, 20)
+    means = torch.stack([x[labels == c].mean(0) for c in range(20)])
+    assert torch.equal(torch.cdist(x, means).argmin(1), labels)
+
+
+def test_a_seed_gives_the_same_clusters_alone_and_among_others():
+    x = torch.randint(-4, 5, (300, 4), generator=torch.Generator().manual_seed(6)).double()
+    together = ev.kmeans(x, 12, seeds=(0, 1, 2))
+    assert not torch.equal(together[0], together[1])
+    for seed in range(3):
+        assert torch.equal(ev.kmeans(x, 12, seeds=(seed,))[0], together[seed])
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 5, 9, 30])
+def test_fewer_different_points_than_clusters(clusters):
+    """Empty clusters are moved, but there may be nowhere to go: it ends, and copies stay together."""
+    points = torch.randn(5, 3, generator=torch.Generator().manual_seed(7))
+    which = torch.arange(30) % 5
+    [labels] = ev.kmeans(points[which], clusters)
+    for p in range(5):
+        assert len(labels[which == p].unique()) == 1
+    assert len(labels.unique()) == min(clusters, 5)
+
+
+def test_as_many_clusters_as_points():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(8))
+    assert len(ev.kmeans(x, 40)[0].unique()) == 40
+    assert ev.clustering(x, range(40), runs=1) == pytest.approx({"nmi": 1.0, "f1": 1.0, "ami": 1.0})
+
+
+def test_empty_clusters_start_again_far_from_their_centres():
+    from tuplet.evaluation.kmeans import _means
+
+    points = torch.tensor([[0.0], [1.0], [10.0]])
+    means = _means(points, torch.tensor([2, 2, 2]), torch.tensor([9.0, 4.0, 25.0]), 3)
+    assert means[:, 0].tolist() == pytest.approx([10.0, 0.0, 11 / 3])
+
+
+def test_seeding_draws_by_squared_distance():
+    """Of three places, 0, 1 and 3 from the first centre, the second centre is drawn with chances 0 : 1 : 9."""
+    from tuplet.evaluation.kmeans import _plus_plus
+
+    points = torch.tensor([[0.0], [1.0], [3.0]])
+    starts = _plus_plus(points, 2, range(6000), trials=1)
+    assert torch.bincount(starts[:, 0]).double().div(6000).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
+    second = starts[starts[:, 0] == 0, 1]
+    assert torch.bincount(second, minlength=3).double().div(len(second)).tolist() == pytest.approx(
+        [0, 0.1, 0.9], abs=0.02
+    )
+
+
+def test_bad_input_gets_one_sentence():
+    x, y = planted(classes=3, each=2)
+    with pytest.raises(ValueError, match="clusters must be at most the 6 points, got 7"):
+        ev.kmeans(x, 7)
+    with pytest.raises(ValueError, match="runs must be a positive integer, got 0"):
+        ev.clustering(x, y, runs=0)
+    with pytest.raises(ValueError, match="clusters must have shape \\(2,\\)"):
+        ev.nmi([0, 1], [0, 1, 2])
+    with pytest.raises(ValueError, match="labels must not be empty"):
+        ev.pairwise_f1([], [])

@@ -1,0 +1,75 @@
+"""The whole report: plain data, the same numbers as its parts, and intervals that mean something."""
+
+import json
+
+import pytest
+import torch
+
+from tuplet import evaluation as ev
+
+
+def clustered(count=300, classes=80, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    return torch.randn(classes, 16, generator=generator)[labels] + torch.randn(count, 16, generator=generator), labels
+
+
+@pytest.mark.filterwarnings("ignore:.*queries have no positive")
+def test_the_report_is_plain_data_with_the_numbers_of_its_parts():
+    x, y = clustered()
+    report = ev.evaluate(x, y, ks=(1, 10), runs=2, bootstrap=50)
+    assert json.loads(json.dumps(report)) == report
+    assert report["recall_at_10"] == ev.recall_at_k(x, y, ks=(10,))[10]
+    for name in ("mean_average_precision", "map_at_r", "r_precision", "mean_reciprocal_rank"):
+        assert report[name] == pytest.approx(getattr(ev, name)(x, y), rel=1e-12)
+    assert {name: report[name] for name in ("nmi", "f1", "ami")} == ev.clustering(x, y, runs=2)
+    assert report["vrf_at_71"] == ev.verification(x, y)["vrf"]
+    assert report["queries"] == report["gallery"] == 300
+    assert report["without_positive"] == sum(int((y == label).sum()) == 1 for label in y)
+    assert set(report["intervals"]) == {
+        *("recall_at_1", "recall_at_10", "mean_average_precision", "map_at_r", "r_precision", "mean_reciprocal_rank")
+    }
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_other_metrics_and_galleries(metric):
+    (x, y), (g, gl) = clustered(classes=10), clustered(classes=10, seed=1)
+    report = ev.evaluate(x, y, gallery=g, gallery_labels=gl, metric=metric, runs=1)
+    options = {"gallery": g, "gallery_labels": gl, "metric": metric}
+    assert report["map_at_r"] == ev.map_at_r(x, y, **options)
+    assert report["nmi"] == ev.clustering(x, y, runs=1, metric="cosine" if metric == "cosine" else "euclidean")["nmi"]
+    assert "vrf_at_1" not in report
+
+
+def test_clustering_can_be_left_out_and_few_classes_leave_out_what_needs_many():
+    x, y = clustered(classes=5)
+    report = ev.evaluate(x, y, runs=0)
+    assert "nmi" not in report
+    assert "vrf_at_1" in report
+    assert "vrf_at_71" not in report
+
+
+def test_intervals_have_the_width_of_the_binomial():
+    x, y = clustered(count=1000, classes=20)
+    report = ev.evaluate(x, y, ks=(1,), runs=0, bootstrap=400)
+    low, high = report["intervals"]["recall_at_1"]
+    p = report["recall_at_1"]
+    assert low < p < high
+    assert high - low == pytest.approx(2 * 1.96 * (p * (1 - p) / 1000) ** 0.5, rel=0.15)
+    assert ev.evaluate(x, y, ks=(1,), runs=0, bootstrap=400) == report
+    assert ev.evaluate(x, y, ks=(1,), runs=0, bootstrap=400, seed=1)["intervals"] != report["intervals"]
+
+
+def test_list_metrics_resample_the_queries_that_have_a_positive():
+    x = torch.tensor([[0.0], [1.0]] + [[10.0 + i] for i in range(50)])
+    report = ev.evaluate(x, [0, 0, *range(1, 51)], ks=(1,), runs=0, bootstrap=100)
+    assert report["without_positive"] == 50
+    assert report["mean_average_precision"] == 1.0
+    low, high = report["intervals"]["mean_average_precision"]
+    assert low in (0.0, 1.0)
+    assert high == 1.0
+
+
+def test_nothing_to_measure_gets_one_sentence():
+    with pytest.raises(ValueError, match="none of the 3 queries shares its label"):
+        ev.evaluate(torch.eye(3), [0, 1, 2], runs=0)

@@ -1,0 +1,110 @@
+"""The k nearest against sorted lists: order, ties, copies, blocks, spare candidates, mapped files."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evaluation_oracles as oracle
+from tuplet import evaluation as ev
+from tuplet.evaluation import ranks, scores
+
+
+def literal(queries, gallery, k, metric, labels=None):
+    """Indices by (score down, right label last where labels are given, index up)."""
+    alone = gallery is None
+    members = queries if alone else gallery
+    found = []
+    for i, query in enumerate(queries.tolist()):
+        keys = [
+            (-oracle.score(query, member, metric), labels is not None and bool(labels[0][i] == labels[1][j]), j)
+            for j, member in enumerate(members.tolist())
+            if not (alone and i == j)
+        ]
+        found.append([j for _, _, j in sorted(keys)][:k])
+    return found
+
+
+@given(
+    n=st.integers(1, 12),
+    m=st.integers(1, 40),
+    d=st.integers(1, 4),
+    k=st.integers(1, 45),
+    metric=st.sampled_from(scores.METRICS),
+    grid=st.booleans(),
+    own=st.booleans(),
+    tied_labels=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_nearest_is_the_head_of_the_sorted_list(n, m, d, k, metric, grid, own, tied_labels, seed):
+    rng = np.random.default_rng(seed)
+    draw = (lambda s: rng.integers(-1, 2, s).astype(np.float32)) if grid else lambda s: rng.normal(size=s)
+    queries, gallery = torch.from_numpy(draw((n, d))), None if own else torch.from_numpy(draw((m, d)))
+    size = n - 1 if own else m
+    labels = (torch.from_numpy(rng.integers(0, 2, n)), torch.from_numpy(rng.integers(0, 2, n if own else m)))
+    found = ev.nearest(queries, gallery, k, metric=metric, wrong_first=labels if tied_labels else None)
+    assert found.indices.shape == (n, min(k, size))
+    assert found.indices.tolist() == literal(queries, gallery, k, metric, labels if tied_labels else None)
+    members = queries if own else gallery
+    for i in range(n):
+        for value, j in zip(found.scores[i].tolist(), found.indices[i].tolist(), strict=True):
+            exact = oracle.score(queries[i].tolist(), members[j].tolist(), metric)
+            assert value == pytest.approx(-((-exact) ** 0.5) if metric == "euclidean" else exact, rel=1e-12, abs=1e-12)
+
+
+def test_copies_keep_the_order_of_their_places_in_any_tile(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(30, 65, generator=generator)
+    gallery = base.repeat(40, 1)[torch.randperm(1200, generator=generator)]
+    queries = base + 0.01 * torch.randn(30, 65, generator=generator)
+    expected = ev.nearest(queries, gallery, k=50)
+    for row, query in zip(expected.indices, base, strict=True):
+        copies = (gallery == query).all(1).nonzero()[:, 0]
+        assert torch.equal(row[:40], copies)
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": 301, "cuda": 1})
+    monkeypatch.setattr(ranks, "TILE_QUERIES", {"cpu": 7, "cuda": 1})
+    again = ev.nearest(queries, gallery, k=50)
+    assert torch.equal(again.indices, expected.indices)
+    assert torch.equal(again.scores, expected.scores)
+
+
+def test_order_is_right_where_float32_tables_cannot_tell():
+    """All members within 1e-4 of each other and far from the origin: a float32 product sees noise alone."""
+    generator = torch.Generator().manual_seed(1)
+    centre = 3 * torch.randn(64, generator=generator)
+    x = centre + 1e-4 * torch.randn(500, 64, generator=generator)
+    found = ev.nearest(x, k=5)
+    distances = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(
+        torch.inf
+    )
+    assert torch.equal(found.indices, distances.argsort(1)[:, :5])
+
+
+def test_low_precision_products_elsewhere_change_nothing():
+    x = torch.randn(300, 64, generator=torch.Generator().manual_seed(2))
+    expected = ev.nearest(x, k=4).indices
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "bf16"
+        assert torch.equal(ev.nearest(x, k=4).indices, expected)
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = before
+
+
+def test_bad_k_and_mixed_devices_get_one_sentence():
+    x = torch.eye(3)
+    with pytest.raises(ValueError, match="k must be a positive integer, got 0"):
+        ev.nearest(x, k=0)
+    with pytest.raises(ValueError, match="queries are on cpu, gallery on meta; choose one with device="):
+        scores.Scores(ev.Vectors(x, "queries"), _pretend_on_meta(x), "dot")
+    with pytest.raises(ValueError, match="embeddings are prepared for cpu, got device='meta'"):
+        ev.recall_at_k(ev.Vectors(x), range(3), device="meta")
+
+
+def _pretend_on_meta(x):
+    vectors = ev.Vectors(x, "gallery")
+    vectors.device = torch.device("meta")
+    return vectors
