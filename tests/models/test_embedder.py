@@ -110,7 +110,9 @@ def test_levels_are_put_in_order_and_checked():
         models.create("convnet", levels="LH")
 
 
-@pytest.mark.parametrize(("argument", "value"), [("dim", 0), ("pooling", "median"), ("normalize", "never")])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("dim", 0), ("pooling", "median"), ("normalize", "never"), ("normalize", 1)]
+)
 def test_wrong_settings_are_a_sentence(argument, value):
     with pytest.raises(ValueError, match=f"{argument} is"):
         staged(**{argument: value})
@@ -151,6 +153,7 @@ def test_levels_can_be_used_apart():
     both = embedder.select("LH")
     torch.testing.assert_close(both(images), torch.cat([parts[0], parts[2]], 1) / math.sqrt(2))
     assert both.heads["L"] is embedder.heads["L"]
+    assert embedder.bfloat16().select("L")(images).isfinite().all()
     with pytest.raises(ValueError, match="has the levels LH, not M"):
         both.select("M")
 
@@ -346,9 +349,11 @@ def test_own_modules_need_something_to_measure_them_by():
 
 def test_measuring_a_module_leaves_it_as_it_was():
     module = Stages()
+    module.norm.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     models.create(module, preprocessing=GREY)
     assert module.training
+    assert not module.norm.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
@@ -365,9 +370,10 @@ def test_a_backbone_of_the_users_own_is_taken_as_it_is():
         {"mean": (300.0, 0.0, 0.0)},
         {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
         {"size": 0},
+        {"how": "round"},
         {"mean": (1.0,), "std": (1.0, 1.0, 1.0)},
     ],
 )
 def test_wrong_preprocessing_is_a_sentence(fields):
-    with pytest.raises(ValueError, match=r"mean|std|size"):
+    with pytest.raises(ValueError, match=r"^(mean|std|size|how) "):
         models.create("resnet50", preprocessing=fields)

@@ -162,9 +162,7 @@ def test_a_users_module_comes_back_with_the_module(tmp_path):
     assert torch.equal(models.load(tmp_path, backbone=fresh).embed(images), embedder.embed(images))
     with pytest.raises(ValueError, match="backbone=module"):
         models.load(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"does not fit the module given as backbone: .*missing, first backbone\.module"
-    ):
+    with pytest.raises(ValueError, match=r"does not fit the own module: .*missing, first backbone\.module"):
         models.load(tmp_path, backbone=nn.Linear(2, 2))
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tuplet import models
@@ -72,11 +74,19 @@ def test_truncated_files_are_a_sentence_with_the_path(tmp_path, state, suffix, k
     assert "\n" not in str(error.value)
 
 
+@given(content=st.binary(max_size=200), suffix=st.sampled_from([".safetensors", ".pth"]))
+def test_any_bytes_are_a_sentence(tmp_path_factory, content, suffix):
+    path = tmp_path_factory.mktemp("bytes") / f"weights{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"weights{suffix}"):
+        read(path)
+
+
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"epoch": 3}, torch.zeros(2)])
 def test_files_of_something_else_are_refused(tmp_path, content):
     path = tmp_path / "weights.pth"
     torch.save(content, path)
-    with pytest.raises(ValueError, match="not a plain dict of tensors"):
+    with pytest.raises(ValueError, match="no plain dict of tensors"):
         read(path)
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from tuplet.models.preprocessing import IMAGENET, Preprocessing
+from tuplet.models.preprocessing import Preprocessing
 
 LEVELS = "LMH"
 State = dict[str, Tensor]
@@ -21,8 +22,8 @@ class Backbone(nn.Module):
 
     #: Level → number of channels, from low to high.
     channels: dict[str, int]
-    #: What the published weights of this architecture were trained with; None where the input is no picture.
-    usual: Preprocessing | None = IMAGENET
+    #: What published weights of this architecture were trained with; None where the input is no picture.
+    usual: Preprocessing | None = None
     #: The classifier of published files by its translated name, and their other layers that nothing here needs.
     classifier: str = "fc"
     ignored: tuple[str, ...] = ()
@@ -68,6 +69,26 @@ def initialise(backbone: nn.Module) -> None:
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; afterwards every module is back in its own.
+
+    >>> layer = nn.Dropout()
+    >>> with evaluating(layer):
+    ...     print(layer.training)
+    False
+    >>> layer.training
+    True
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 class ConvUnit(nn.Module):

@@ -73,7 +73,7 @@ class Block(nn.ModuleDict):
 
 
 class BNInception(Backbone):
-    """Ioffe and Szegedy 2015, as its Caffe weights have it. Levels: inception 3c, 4e and 5b, those of paper 004.
+    """Ioffe and Szegedy 2015, as its Caffe weights have it. Levels: 3c, 4e and 5b, as for the ranked list loss.
 
     Reads the published PyTorch files, whose names are flat (`inception_3a_3x3_reduce_bn.weight`) and whose first
     convolution sees blue, green, red: its channels are turned round, since images here are RGB.

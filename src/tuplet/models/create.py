@@ -116,8 +116,8 @@ def _named(
 
 
 def _assemble(config: Config, backbone: Backbone) -> Embedder:
-    # With the channels last, convolutions run up to twice as fast, on CPUs and on GPUs.
     embedder = Embedder(config, backbone)
+    # With the channels last, convolutions run up to twice as fast.
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's annotations
     # Layers that nothing reads get no gradient; data-parallel training would wait for it.
     for parameter in backbone.beyond(config.levels):
@@ -138,8 +138,8 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
         embedder = _assemble(config, _rebuilt(folder, config, backbone))
     embedder.to(next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32))
     if found := differences(state, embedder.state_dict()):
-        raise ValueError(f"{folder} does not fit the module given as backbone: {found}")
-    embedder.load_state_dict(state)
+        raise ValueError(f"{folder} does not fit the {config.architecture}: {found}")
+    embedder.load_state_dict(state, strict=False)
     return embedder.eval()
 
 

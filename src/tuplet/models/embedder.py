@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet.models import folder as storage
-from tuplet.models.backbone import LEVELS, Backbone
+from tuplet.models.backbone import LEVELS, Backbone, evaluating
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.reading import batches
 from tuplet.progress import track
@@ -44,7 +44,7 @@ class Config:
             raise ValueError(f"dim is {self.dim}; it must be positive, or None for the pooled features themselves")
         if self.pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {self.pooling!r}; it must be 'mean', 'max' or 'mean+max'")
-        if self.normalize not in (True, False, "eval"):
+        if not isinstance(self.normalize, bool) and self.normalize != "eval":
             raise ValueError(f"normalize is {self.normalize!r}; it must be True, False or 'eval'")
 
 
@@ -144,7 +144,11 @@ class Embedder(nn.Module):
         with torch.random.fork_rng(devices=[]):
             part = Embedder(replace(self.config, levels=levels), self.backbone)
         part.heads = nn.ModuleDict({level: self.heads[level] for level in part.config.levels})
-        return part.to(self.device).train(self.training)
+        if self.preprocessing is not None:
+            part.mean, part.std = self.mean, self.std
+        part.frozen_batchnorm = self.frozen_batchnorm
+        part.training = self.training
+        return part
 
     def _unit(self) -> bool:
         return self.config.normalize is True or (self.config.normalize == "eval" and not self.training)
@@ -204,15 +208,11 @@ class Embedder(nn.Module):
         else:
             parts = batches(images, self.preprocessing.image, batch_size, workers)
         result = torch.empty(len(images), self.width)
-        device, training, start = self.device, self.training, 0
-        self.eval()
-        try:
-            with torch.inference_mode():
-                for part in track(parts, "embedding", total=math.ceil(len(images) / batch_size)):
-                    result[start : start + len(part)] = self(part.to(device))
-                    start += len(part)
-        finally:
-            self.train(training)
+        device, start = self.device, 0
+        with evaluating(self), torch.inference_mode():
+            for part in track(parts, "embedding", total=math.ceil(len(images) / batch_size)):
+                result[start : start + len(part)] = self(part.to(device))
+                start += len(part)
         return result
 
     def _check_range(self, images: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tuplet.data.decode import Fit
 from tuplet.extras import need
-from tuplet.models.backbone import LEVELS, Backbone, State
+from tuplet.models.backbone import LEVELS, Backbone, State, evaluating
 from tuplet.models.preprocessing import Preprocessing
 
 
@@ -22,8 +22,6 @@ class OwnModule(Backbone):
     >>> OwnModule(nn.Conv2d(3, 8, 3), channels={"H": 8})(torch.zeros(2, 3, 6, 6))["H"].shape
     torch.Size([2, 8, 4, 4])
     """
-
-    usual = None
 
     def __init__(self, module: nn.Module, channels: Mapping[str, int]) -> None:
         super().__init__()
@@ -51,11 +49,8 @@ def by_level(output: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> dict[s
 
 def own_module(module: nn.Module, example: Tensor) -> OwnModule:
     """Wrap a module, reading the width of its levels off what it gives for `example`."""
-    training = module.training
-    module.eval()
-    with torch.no_grad():
+    with evaluating(module), torch.no_grad():
         maps = by_level(module(example))
-    module.train(training)
     return OwnModule(module, {level: x.shape[1] for level, x in maps.items()})
 
 
@@ -75,13 +70,14 @@ class TimmModel(Backbone):
                 f"no backbone is called {name!r}, here or in timm {timm.__version__}; see timm.list_models()"
             )
         self.model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
-        info = self.model.pretrained_cfg
+        info = dict(self.model.pretrained_cfg)
+        if "img_size" in options:
+            info["input_size"] = (3, options["img_size"], options["img_size"])
         self.usual = timm_preprocessing(info)
         first = info["classifier"] if isinstance(info["classifier"], str) else info["classifier"][0]
         self.classifier = f"model.{first}"
-        with torch.no_grad():
-            top = self._top(self.model.eval().forward_features(torch.zeros(1, *info["input_size"])))
-        self.model.train()
+        with evaluating(self.model), torch.no_grad():
+            top = self._top(self.model.forward_features(torch.zeros(1, *info["input_size"])))
         self.channels = {"H": top.shape[1]}
         stages = [stage["num_chs"] for stage in self.model.feature_info]
         if hasattr(self.model, "forward_intermediates") and len(stages) > 2:

@@ -1,6 +1,7 @@
 """How pictures must be prepared for a set of weights: the size, the mean and the deviation they were trained with."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Preprocessing:
             raise ValueError(
                 f"mean has {len(self.mean)} numbers and std {len(self.std)}; give three each, or one for grey"
             )
+        if self.how not in get_args(Fit):
+            raise ValueError(f"how is {self.how!r}; it must be one of {get_args(Fit)}")
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}; it must be above zero")
         if 0 < max(self.mean) <= 1 or max(self.mean) > 255:

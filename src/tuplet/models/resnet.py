@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 from torch import Tensor, nn
 
 from tuplet.models.backbone import Backbone
+from tuplet.models.preprocessing import IMAGENET
 
 Strides: TypeAlias = Literal["v1", "v1.5"]
 DEPTHS = (3, 4, 6, 3)
@@ -44,6 +45,8 @@ class ResNet50(Backbone):
     >>> ResNet50().channels
     {'L': 512, 'M': 1024, 'H': 2048}
     """
+
+    usual = IMAGENET
 
     def __init__(self, strides: Strides = "v1.5") -> None:
         super().__init__()

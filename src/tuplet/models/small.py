@@ -10,7 +10,7 @@ from tuplet.models.preprocessing import Preprocessing
 
 
 class ConvNet(Backbone):
-    """Two convolutions, each halved by max-pooling; with the embedding layer the three-layer network of paper 003.
+    """Two convolutions, each halved by max-pooling; with the embedding layer, the network of NRA's 2-D maps.
 
     For square pictures of `size` pixels, grey (`channels=1`) or RGB (`channels=3`). The last map is given as one
     vector of 64 · ⌊size / 4⌋² numbers, so the embedding layer sees where things are.
@@ -52,8 +52,6 @@ class MLP(Backbone):
     >>> MLP(features=100, hidden=(64, 32)).channels
     {'H': 32}
     """
-
-    usual = None
 
     def __init__(self, features: int, hidden: Sequence[int] = (512,)) -> None:
         super().__init__()

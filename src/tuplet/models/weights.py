@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -76,7 +75,8 @@ def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Know
                 f"which are: {names or 'none'}"
             )
         checksum = _sha256(path)
-        known = next((k for k in KNOWN.values() if checksum.startswith(k.sha256)), None)
+        if architecture in ARCHITECTURES:
+            known = next((k for k in KNOWN.values() if checksum.startswith(k.sha256)), None)
     if known is not None and known.architecture != architecture:
         raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; create that one")
     return path, known
@@ -107,12 +107,12 @@ def read(path: Path) -> State:
             state = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values()):
                 return state
-            raise ValueError("it is not a plain dict of tensors")
+            raise ValueError("it is no plain dict of tensors, as state_dict() gives")
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} holds Python objects beside tensors, and they are not loaded; save its state_dict() alone"
         ) from error
-    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # a damaged pickle raises anything
         reason = str(error).split("\n")[0]
         raise ValueError(f"weights {path} cannot be read ({reason}); fetch or save the file again") from error
     raise ValueError(f"weights {path} end in {path.suffix!r}; .safetensors, .pth and .pt files can be read")
