@@ -114,7 +114,8 @@ class DistanceWeighted(Mining):
         near = block.negative & (d < self.far)
         some = near.any(1, keepdim=True)
         candidates = torch.where(some, near, block.negative)
-        log_weights = torch.where(some, self._log_weights(d, block.dim), 0).masked_fill(~candidates, -torch.inf)
+        log_weights = torch.where(some, self._log_weights(d, block.dim), 0)
+        log_weights = torch.where(candidates, log_weights, -torch.inf)
         peak = log_weights.amax(1, keepdim=True)
         cumulative = (log_weights - torch.where(peak > -torch.inf, peak, 0)).exp().cumsum(1)
         # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum, and `right` steps over weights of zero.
@@ -155,11 +156,11 @@ def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:
 
     That is the nearest negative that is strictly farther than the positive, or else the farthest; the first of equals.
     """
-    near = farness.masked_fill(~negative, torch.inf)
-    farthest = farness.masked_fill(~negative, -torch.inf).argmax(1)
+    near = torch.where(negative, farness, torch.inf)
+    farthest = torch.where(negative, farness, -torch.inf).argmax(1)
     chosen = []
     for k in range(positives.shape[1]):
-        beyond = near.masked_fill(near <= farness.gather(1, positives[:, k : k + 1]), torch.inf).min(1)
+        beyond = torch.where(near > farness.gather(1, positives[:, k : k + 1]), near, torch.inf).min(1)
         chosen.append(torch.where(beyond.values < torch.inf, beyond.indices, farthest))
     return torch.stack(chosen, 1) if chosen else positives
 

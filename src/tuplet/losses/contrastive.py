@@ -33,9 +33,9 @@ class ContrastiveLoss(RowLoss):
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """Every pair counts."""
-        pull = masked_sum(s.square(), positive)
-        push = masked_sum((self.margin - s).relu().square(), negative)
-        return pull + push, (positive | negative).sum(1)
+        everyone = positive | negative
+        gap = torch.where(positive, s, (self.margin - s).relu())
+        return masked_sum(gap.square(), everyone), everyone.sum(1)
 
 
 class CosineContrastiveLoss(RowLoss):

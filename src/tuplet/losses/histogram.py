@@ -41,8 +41,8 @@ class HistogramLoss(RowLoss):
         """Ordered pairs: each unordered one twice, which the division by the counts takes out."""
         place = (s.clamp(-1, 1) + 1) * ((self.bins - 1) / 2)
         node = place.detach().floor().clamp(0, self.bins - 2)
-        upper = (place - node).masked_fill(~(positive | negative), 0)
-        lower = (1 - (place - node)).masked_fill(~(positive | negative), 0)
+        upper = torch.where(positive | negative, place - node, 0)
+        lower = torch.where(positive | negative, 1 - (place - node), 0)
         slot = node.to(torch.int64) + self.bins * negative
         flat = s.new_zeros(2 * self.bins)
         flat = flat.scatter_add(0, slot.flatten(), lower.flatten())

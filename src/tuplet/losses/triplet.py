@@ -66,7 +66,7 @@ class TripletLoss(RowLoss):
         square = d.square()
         near = square.gather(1, index)
         limits = torch.where(exists, near + self.margin, -torch.inf).detach()
-        far = square.detach().masked_fill(~negative, torch.inf)
+        far = torch.where(negative, square.detach(), torch.inf)
         push, pulls = torch.zeros_like(square), []
         for k in range(index.shape[1]):
             active = far < limits[:, k : k + 1]
@@ -134,7 +134,7 @@ class SmoothTripletLoss(RowLoss):
     ) -> tuple[Tensor, Tensor]:
         """Σ over positives of a sum over negatives, with its weights summed on the way: K tables never live at once."""
         s = s * self.scale
-        far = s.detach().masked_fill(~negative, -torch.inf)
+        far = torch.where(negative, s.detach(), -torch.inf)
         near = torch.where(exists, s.detach().gather(1, index), torch.inf)
         total, push, pulls = torch.zeros_like(far[:, 0]), torch.zeros_like(far), []
         for k in range(index.shape[1]):

@@ -7,8 +7,13 @@ from torch import Tensor
 
 Geometry = Literal["dot", "euclidean"]
 
-# Two vectors this close, relative to their lengths, are one vector to a float64 product of float32 numbers.
-_SAME = 1e-14
+# Squared distances this small, relative to the squared length, are rounding of a float64 product: the same vector.
+_SAME = 2e-14
+# Squared distances below this part of |q|² have lost digits to cancellation in a float32 product. (The length of either
+# will do: where they differ much, so do the vectors.)
+_CLOSE = 0.25
+# Up to one pair in so many is taken from differences on a CPU; where more are close, one float64 product is cheaper.
+_CROWDED = 50
 
 
 def table_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -22,18 +27,14 @@ def widest(device: torch.device) -> torch.dtype:
 
 
 class Side(NamedTuple):
-    """One side of a table: its vectors, and for distances also what their float64 product needs."""
+    """One side of a table: its vectors, and for distances their squared lengths in the widest type."""
 
     vectors: Tensor
-    wide: Tensor | None = None
     squares: Tensor | None = None
 
     def block(self, start: int, stop: int) -> "Side":
         """The rows from start to stop."""
-        vectors, wide, squares = self
-        if wide is None or squares is None:
-            return Side(vectors[start:stop])
-        return Side(vectors[start:stop], wide[start:stop], squares[start:stop])
+        return Side(self.vectors[start:stop], None if self.squares is None else self.squares[start:stop])
 
 
 def side(vectors: Tensor, geometry: Geometry) -> Side:
@@ -42,30 +43,39 @@ def side(vectors: Tensor, geometry: Geometry) -> Side:
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
         return Side(vectors)
-    return Side(vectors, vectors.to(wide), vectors.to(wide).square().sum(1))
+    return Side(vectors, vectors.to(wide).square().sum(1))
 
 
 def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
     """x_i·x_j or ‖x_i − x_j‖ for every query i and gallery member j.
 
-    Distances of narrow types come from a float64 product: a float32 one loses d² = |q|² + |g|² − 2 q·g to
-    cancellation where d is small, and small distances are what training looks at. float64 takes differences directly.
+    A float32 product loses d² = |q|² + |g|² − 2 q·g to cancellation where d is small, and small distances are what
+    training looks at. So narrow types take a float64 product or, on a CPU, where that is dear, a float32 one and the
+    differences themselves for the pairs that are close. float64 takes differences everywhere.
     """
+    q, g = queries.vectors, gallery.vectors
     if geometry == "dot":
-        return queries.vectors @ gallery.vectors.T
-    if queries.wide is None or gallery.wide is None or queries.squares is None or gallery.squares is None:
-        return torch.cdist(queries.vectors, gallery.vectors, compute_mode="donot_use_mm_for_euclid_dist")
-    lengths = queries.squares[:, None] + gallery.squares
-    square = torch.addmm(lengths, queries.wide, gallery.wide.T, alpha=-2)
-    return square.masked_fill(square <= _SAME * lengths, 0).sqrt().to(queries.vectors.dtype)
+        return q @ g.T
+    if queries.squares is None or gallery.squares is None:
+        return torch.cdist(q, g, compute_mode="donot_use_mm_for_euclid_dist")
+    if q.device.type == "cpu" and not torch.compiler.is_compiling():
+        lengths = queries.squares.to(q.dtype)[:, None]
+        square = (lengths + gallery.squares.to(q.dtype)).addmm_(q, g.T, alpha=-2)
+        close = (square < _CLOSE * lengths).nonzero()
+        if len(close) * _CROWDED <= square.numel():
+            for i, j in (part.unbind(1) for part in close.split(4096)):
+                square[i, j] = (q[i] - g[j]).square().sum(1)
+            return square.sqrt_()
+    lengths = queries.squares[:, None]
+    square = (lengths + gallery.squares).addmm_(q.to(lengths.dtype), g.T.to(lengths.dtype), alpha=-2)
+    return square.masked_fill_(square <= _SAME * lengths, 0).sqrt_().to(q.dtype)
 
 
 def slopes(weights: Tensor, table: Tensor, geometry: Geometry) -> Tensor:
     """Weights on the table as coefficients of the vectors: w for products, w/d for distances, 0 where d = 0."""
     if geometry == "dot":
         return weights
-    apart = table > 0
-    return torch.where(apart, weights / torch.where(apart, table, 1), 0)
+    return weights / torch.where(table > 0, table, torch.inf)
 
 
 def pull_back(slopes: Tensor, here: Tensor, there: Tensor, geometry: Geometry) -> Tensor:

@@ -14,7 +14,7 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
     >>> masked_sum(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
     tensor([5.])
     """
-    return x.masked_fill(~mask, 0).sum(1)
+    return torch.where(mask, x, 0).sum(1)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
     >>> masked_logsumexp(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))
     tensor([0.6931,   -inf])
     """
-    x = x.masked_fill(~mask, -torch.inf)
+    x = torch.where(mask, x, -torch.inf)
     peak = x.detach().amax(1)
     peak = torch.where(peak > -torch.inf, peak, 0)
     total = (x - peak[:, None]).exp().sum(1)
@@ -47,7 +47,7 @@ def masked_min(x: Tensor, mask: Tensor) -> Tensor:
     tensor([2.])
     """
     # The gradient goes to one entry, the first, so it does not depend on how many copies tie.
-    return x.masked_fill(~mask, torch.inf).min(1).values
+    return torch.where(mask, x, torch.inf).min(1).values
 
 
 def masked_max(x: Tensor, mask: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def masked_max(x: Tensor, mask: Tensor) -> Tensor:
     >>> masked_max(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]]))
     tensor([2.])
     """
-    return x.masked_fill(~mask, -torch.inf).max(1).values
+    return torch.where(mask, x, -torch.inf).max(1).values
 
 
 def weighted(value: Tensor, x: Tensor, weights: Tensor) -> Tensor:
