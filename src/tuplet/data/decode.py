@@ -59,6 +59,9 @@ def _decode(source: BinaryIO | Image.Image, name: str) -> Image.Image:
         if width * height > MAX_PIXELS:
             raise ValueError(f"its {width}×{height} pixels exceed tuplet.data.decode.MAX_PIXELS = {MAX_PIXELS:,}")
         image.load()
+        if image.format == "PNG" and not isinstance(source, Image.Image):
+            source.seek(0)
+            Image.open(source).verify()  # decoding a PNG passes over its checksums
         upright = _UPRIGHT.get(_orientation(image))
         rgb = _to_rgb(image)
         return rgb if upright is None else rgb.transpose(upright)

@@ -124,5 +124,7 @@ def _in_tar(path: Path) -> Iterator[tuple[str, Location]]:
                     yield name, Piece(str(path), member.offset_data, member.size, name)
                 elif content := tar.extractfile(member):
                     yield name, Held(content.read(), f"{path}/{name}")
+            if not compressed and path.stat().st_size <= tar.offset:
+                raise EOFError("its end is missing")  # a cut between two members, which tarfile passes over
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as a tar: {error}; fetch it again") from error

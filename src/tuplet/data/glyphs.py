@@ -50,10 +50,7 @@ def glyphs(per_font: int = 2, size: int = 32, seed: int = 0) -> Dataset:
 
 def draw_characters() -> tuple[Tensor, tuple[str, ...]]:
     """Every class in every font, undistorted: uint8 (fonts, classes, 64, 64), and the classes' characters."""
-    matplotlib = extras.need("matplotlib", extra="glyphs", purpose="drawing glyphs")
-    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
-    paths = [*folder.glob("DejaVuSans*.ttf"), *folder.glob("DejaVuSerif*.ttf"), *folder.glob("STIXGeneral*.ttf")]
-    paths = sorted(path for path in paths if "Display" not in path.name)
+    paths = font_paths()
     characters = _characters_of_all(paths)
     fonts = [ImageFont.truetype(path, _FONT_SIZE) for path in paths]
     drawings = np.stack([[_draw(font, character) for character in characters] for font in fonts])
@@ -64,6 +61,14 @@ def draw_characters() -> tuple[Tensor, tuple[str, ...]]:
     unfit = set(np.flatnonzero(cut | thin).tolist())
     chosen = [i for i in _first_of_alike(drawings) if i not in unfit]
     return torch.from_numpy(drawings[:, chosen]), tuple(characters[i] for i in chosen)
+
+
+def font_paths() -> list[Path]:
+    """Sixteen fonts: DejaVu Sans, Sans Mono and Serif and STIX General, each upright and slanted, plain and bold."""
+    matplotlib = extras.need("matplotlib", extra="glyphs", purpose="drawing glyphs")
+    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
+    paths = [path for family in ("DejaVuSans", "DejaVuSerif", "STIXGeneral") for path in folder.glob(f"{family}*.ttf")]
+    return sorted(path for path in paths if "Display" not in path.name)
 
 
 def _characters_of_all(paths: list[Path]) -> list[str]:

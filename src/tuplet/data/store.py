@@ -131,10 +131,15 @@ class _Squares(torch.utils.data.Dataset):
 
 def _decode(data: Dataset, size: int, workers: int | None) -> Iterator[tuple[Tensor, float, str]]:
     """All examples in order, whatever the number of workers."""
-    workers = min(16, len(os.sched_getaffinity(0))) if workers is None else workers
+    workers = min(16, _cores()) if workers is None else workers
     loader = DataLoader(_Squares(data, size), batch_size=8, num_workers=workers, collate_fn=_together)
     for pixels, aspects, errors in loader:
         yield from zip(pixels, aspects, errors, strict=True)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _together(items: list[tuple[Tensor, float, str]]) -> tuple[Tensor, list[float], list[str]]:

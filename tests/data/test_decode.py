@@ -1,0 +1,229 @@
+"""Every kind of picture becomes upright RGB; every kind of damage becomes one sentence."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tuplet.data import decode
+from tuplet.data.decode import centre_crop, fit, read_image, to_tensor
+
+
+def encoded(image, form, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def photograph(width=40, height=30):
+    y, x = np.mgrid[:height, :width]
+    pixels = np.stack([x * 255 // width, y * 255 // height, (x + y) % 256], -1)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM"])
+def test_lossless_files_come_back_exactly(form):
+    image = photograph()
+    assert (np.asarray(read_image(encoded(image, form))) == np.asarray(image)).all()
+
+
+def test_paths_bytes_files_and_images_are_all_sources(tmp_path):
+    image = photograph()
+    path = tmp_path / "a.png"
+    image.save(path)
+    with path.open("rb") as file:
+        sources = [path, str(path), path.read_bytes(), image, read_image(file)]
+    for source in sources:
+        assert (np.asarray(read_image(source)) == np.asarray(image)).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_is_applied(orientation):
+    """A picture stored turned, with the tag that says so, comes back as it was."""
+    upright = np.asarray(photograph())
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: upright.transpose(1, 0, 2)[::-1],
+        7: upright.transpose(1, 0, 2)[::-1, ::-1],
+        8: upright.transpose(1, 0, 2)[:, ::-1],
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(Image.fromarray(np.ascontiguousarray(stored)), "PNG", exif=exif)
+    assert (np.asarray(read_image(content)) == upright).all()
+
+
+def test_an_unreadable_orientation_counts_as_upright():
+    image = photograph()
+    content = encoded(image, "JPEG", exif=b"Exif\0\0garbage that is no TIFF header", quality=95)
+    assert read_image(content).size == image.size
+
+
+def test_greys_of_8_and_16_bits_keep_their_range():
+    grey = np.array([[0, 128, 255]], np.uint8)
+    assert np.asarray(read_image(Image.fromarray(grey)))[..., 0].tolist() == [[0, 128, 255]]
+    deep = np.array([[0, 257 * 100, 65535, 300]], np.uint16)
+    content = encoded(Image.fromarray(deep), "PNG")
+    assert np.asarray(read_image(content)).tolist() == [[[0] * 3, [100] * 3, [255] * 3, [1] * 3]]
+
+
+def test_one_bit_palette_and_cmyk_become_rgb():
+    assert np.asarray(read_image(Image.new("1", (2, 2), 1))).min() == 255
+    palette = photograph().quantize(16)
+    assert (np.asarray(read_image(encoded(palette, "PNG"))) == np.asarray(palette.convert("RGB"))).all()
+    cmyk = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    red, green, blue = np.asarray(read_image(encoded(cmyk, "JPEG", quality=100)))[4, 4]
+    assert red > 240
+    assert green < 15
+    assert blue < 15
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "RGB"])
+def test_transparency_shows_the_background(mode):
+    if mode in ("RGBA", "LA"):
+        image = Image.new(mode, (2, 1), 0)
+        image.putpixel((1, 0), (10, 20, 30, 255) if mode == "RGBA" else (10, 255))
+        content = encoded(image, "PNG")
+    else:
+        image = Image.new(mode, (2, 1), 0 if mode != "RGB" else (0, 0, 0))
+        image.putpixel((1, 0), 7 if mode != "RGB" else (7, 7, 7))
+        content = encoded(image, "PNG", transparency=0 if mode != "RGB" else (0, 0, 0))
+    seen = np.asarray(read_image(content))
+    assert tuple(seen[0, 0]) == decode.BACKGROUND
+    assert tuple(seen[0, 1]) != decode.BACKGROUND
+
+
+def test_half_transparent_is_half_background():
+    seen = np.asarray(read_image(Image.new("RGBA", (1, 1), (0, 0, 0, 51))))[0, 0]
+    assert seen.tolist() == [204, 204, 204]
+
+
+def test_an_animation_gives_its_first_frame():
+    frames = [Image.new("L", (4, 4), shade) for shade in (10, 200)]
+    content = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert np.asarray(read_image(content))[0, 0].tolist() == [10, 10, 10]
+
+
+def png_chunk(kind, body):
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width, height, depth=8, colour=2, data=b""):
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", head) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
+
+
+def flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+JPEG = encoded(photograph(200, 150), "JPEG", quality=90)
+PNG = encoded(photograph(200, 150), "PNG")
+CORRUPT = {
+    "empty": b"",
+    "text": b"<html><body>404 Not Found</body></html>",
+    "random bytes": np.random.default_rng(0).bytes(5000),
+    "JPEG cut in half": JPEG[: len(JPEG) // 2],
+    "JPEG header alone": JPEG[:20],
+    "PNG cut in half": PNG[: len(PNG) // 2],
+    "PNG with a flipped byte": flipped(PNG, len(PNG) // 2),
+    "PNG without data": png(100, 100),
+    "PNG bomb": png(50_000, 50_000, data=zlib.compress(bytes(10_000))),
+    "PNG of no size": png(0, 10),
+    "WebP cut in half": (lambda content: content[: len(content) // 2])(encoded(photograph(200, 150), "WEBP")),
+    "GIF cut short": (lambda content: content[: len(content) // 2])(encoded(photograph(200, 150), "GIF")),
+    "BMP cut short": encoded(photograph(200, 150), "BMP")[:1000],
+    "TIFF without its directory": encoded(photograph(20, 15), "TIFF")[:300],
+    "a zip": b"PK\x03\x04" + bytes(200),
+}
+
+
+@pytest.mark.parametrize("kind", CORRUPT)
+def test_a_corrupt_file_is_one_sentence_with_its_path(tmp_path, kind):
+    path = tmp_path / "bad image.jpg"
+    path.write_bytes(CORRUPT[kind])
+    with pytest.raises(
+        ValueError, match=r"^image .*bad image\.jpg cannot be read: .+; replace it or skip it$"
+    ) as caught:
+        read_image(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bomb_is_refused_by_its_size_before_it_is_decoded(monkeypatch):
+    monkeypatch.setattr(decode, "MAX_PIXELS", 40 * 30 - 1)
+    with pytest.raises(ValueError, match=r"its 40×30 pixels exceed tuplet\.data\.decode\.MAX_PIXELS"):
+        read_image(encoded(photograph(), "PNG"))
+    monkeypatch.setattr(decode, "MAX_PIXELS", 40 * 30)
+    read_image(encoded(photograph(), "PNG"))
+
+
+def test_floating_point_pixels_are_refused():
+    with pytest.raises(ValueError, match="floating-point numbers without a range"):
+        read_image(Image.new("F", (3, 3)))
+    with pytest.raises(ValueError, match="outside 16 bits"):
+        read_image(Image.new("I", (3, 3), 70_000))
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.jpg"):
+        read_image(tmp_path / "nothing.jpg")
+
+
+@pytest.mark.parametrize(
+    ("how", "aspect", "size"),
+    [
+        ("square", None, (32, 32)),
+        ("shorter", None, (43, 32)),
+        ("longer", None, (32, 24)),
+        ("shorter", 0.5, (32, 64)),
+        ("longer", 0.5, (16, 32)),
+        ("square", 0.5, (32, 32)),
+    ],
+)
+def test_fit_gives_the_size_asked_for(how, aspect, size):
+    assert fit(photograph(400, 300), 32, how, aspect).size == size
+
+
+def test_fit_is_antialiased():
+    """Stripes of one pixel, shrunk fourfold, are grey and not stripes."""
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    small = np.asarray(fit(Image.fromarray(stripes), 16, "square")).astype(int)[:, 1:-1]
+    assert np.abs(small - 127.5).max() < 10
+
+
+def test_fit_keeps_the_shape_of_what_was_squashed():
+    """A circle squashed into a square is a circle again in its true proportions."""
+    y, x = np.mgrid[:256, :256]
+    squashed = (((x - 128) / 64) ** 2 + ((y - 128) / 96) ** 2 < 1) * np.uint8(255)  # a circle in a 3:2 photograph
+    seen = np.asarray(fit(Image.fromarray(squashed).convert("RGB"), 128, "shorter", aspect=1.5))[..., 0] > 127
+    assert abs(seen.any(0).sum() - seen.any(1).sum()) <= 1
+
+
+def test_the_centre_crop_pads_with_the_mean_colour():
+    seen = np.asarray(centre_crop(Image.new("RGB", (10, 4)), 6))
+    assert (seen[0] == decode.MEAN_COLOUR).all()
+    assert (seen[1:5] == 0).all()
+    assert (seen[5] == decode.MEAN_COLOUR).all()
+
+
+def test_to_tensor_has_channels_first():
+    tensor = to_tensor(photograph())
+    assert tensor.shape == (3, 30, 40)
+    assert tensor[0, 5, 20] == 20 * 255 // 40
+    with pytest.raises(ValueError, match="got mode 'L'"):
+        to_tensor(Image.new("L", (2, 2)))
+
+
+def test_bad_requests_get_one_sentence():
+    with pytest.raises(ValueError, match="how is 'wide'"):
+        fit(photograph(), 10, "wide")
+    with pytest.raises(ValueError, match="size is 0"):
+        fit(photograph(), 0)

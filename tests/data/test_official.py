@@ -1,0 +1,233 @@
+"""Small real files of every official layout, with the counts of the official ones checked."""
+
+import dataclasses
+import gzip
+import io
+import struct
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from PIL import Image
+
+from tuplet import data as tuplet_data
+from tuplet.data import official
+
+
+def pictures(folder, names):
+    for shade, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), shade).save(path)
+
+
+def open_small(monkeypatch, layout, source, **counts):
+    """Open a small copy as if its sizes were the official ones."""
+    monkeypatch.setitem(official.LAYOUTS, layout, dataclasses.replace(official.LAYOUTS[layout], counts=counts))
+    return tuplet_data.open(source)
+
+
+def cub(folder, classes=(1, 1, 100, 101, 200)):
+    names = [f"{c:03d}.Bird_{c}/Bird_{c}_{number:04d}.jpg" for number, c in enumerate(classes)]
+    pictures(folder / "CUB_200_2011" / "images", names)
+    root = folder / "CUB_200_2011"
+    (root / "images.txt").write_text("".join(f"{i} {name}\n" for i, name in enumerate(names, 1)))
+    (root / "image_class_labels.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes, 1)))
+    (root / "classes.txt").write_text("".join(f"{c} {c:03d}.Bird_{c}\n" for c in range(1, 201)))
+    return folder
+
+
+def test_cub(monkeypatch, tmp_path):
+    data = open_small(monkeypatch, "cub200", cub(tmp_path), train=3, test=2)
+    assert data.labels.tolist() == [0, 0, 99, 100, 199]
+    assert data.splits == ("train", "train", "train", "test", "test")
+    assert data.class_names[100] == "101.Bird_101"
+    assert data.image(3).getpixel((0, 0)) == (3, 3, 3)
+
+
+def test_a_wrong_count_is_a_sentence(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^CUB-200-2011 has 5,864 train images, but .* has 3: fetch it again, or pass"
+    ):
+        tuplet_data.open(cub(tmp_path))
+    assert len(tuplet_data.open(tmp_path, complete=False)) == 5
+
+
+def test_a_photograph_that_is_missing_shows_in_the_count(monkeypatch, tmp_path):
+    cub(tmp_path)
+    (tmp_path / "CUB_200_2011/images/101.Bird_101/Bird_101_0003.jpg").unlink()
+    with pytest.raises(ValueError, match=r"has 2 test images, but .* has 1:"):
+        open_small(monkeypatch, "cub200", tmp_path, train=3, test=2)
+    data = tuplet_data.open(tmp_path, complete=False)
+    assert data.labels.tolist() == [0, 0, 99, 199]
+
+
+def test_lists_without_any_photograph_are_a_sentence(tmp_path):
+    cub(tmp_path)
+    (tmp_path / "CUB_200_2011/images").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=r"none of the 5 listed images lies in .*; the first is CUB_"):
+        tuplet_data.open(tmp_path)
+
+
+def struct_array(fields, rows):
+    array = np.zeros((1, len(rows)), dtype=[(name, object) for name in fields])
+    for i, row in enumerate(rows):
+        array[0, i] = tuple(np.array([[value]]) if isinstance(value, int) else value for value in row)
+    return array
+
+
+def mat(path, compressed=True, **variables):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scipy.io.savemat(path, variables, do_compression=compressed)
+
+
+CAR_NAMES = np.array([[f"Car {c}" for c in range(1, 197)]], dtype=object)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_cars_from_the_one_list(monkeypatch, tmp_path, compressed):
+    rows = [(f"car_ims/{i:06d}.jpg", 5, c, i % 2) for i, c in enumerate([1, 98, 99, 196])]
+    pictures(tmp_path, [row[0] for row in rows])
+    annotations = struct_array(["relative_im_path", "bbox_x1", "class", "test"], rows)
+    mat(tmp_path / "cars_annos.mat", compressed, annotations=annotations, class_names=CAR_NAMES)
+    data = open_small(monkeypatch, "cars196", tmp_path, train=2, test=2)
+    assert data.labels.tolist() == [0, 97, 98, 195]
+    assert data.splits == ("train", "train", "test", "test")
+    assert data.class_names[195] == "Car 196"
+
+
+def test_cars_from_the_lists_of_the_devkit(monkeypatch, tmp_path):
+    pictures(tmp_path, ["cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"])
+    fields = ["bbox_x1", "class", "fname"]
+    train = struct_array(fields, [(1, 150, "00001.jpg"), (1, 3, "00002.jpg")])
+    mat(tmp_path / "devkit/cars_train_annos.mat", annotations=train)
+    mat(tmp_path / "cars_test_annos_withlabels.mat", annotations=struct_array(fields, [(1, 98, "00001.jpg")]))
+    mat(tmp_path / "devkit/cars_meta.mat", class_names=CAR_NAMES)
+    data = open_small(monkeypatch, "cars196", tmp_path, train=2, test=1)
+    assert data.labels.tolist() == [149, 2, 97]
+    assert data.splits == ("test", "train", "train")
+    assert [data.image(i).getpixel((0, 0))[0] for i in range(3)] == [0, 1, 2]
+
+
+def test_a_damaged_mat_file_is_a_sentence():
+    buffer = io.BytesIO()
+    scipy.io.savemat(buffer, {"x": np.arange(1000)}, do_compression=True)
+    content = buffer.getvalue()
+    for damaged in (content[:200], content[:150] + bytes(20) + content[170:], b"hello", bytes(500)):
+        with pytest.raises(ValueError, match="MAT-file"):
+            official.read_mat(damaged)
+
+
+def test_a_mat_file_reads_as_scipy_does():
+    buffer = io.BytesIO()
+    values = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([[1, -2]], np.int8), "text": "Ümlaut", "none": ""}
+    scipy.io.savemat(buffer, values)
+    read = official.read_mat(buffer.getvalue())
+    assert (read["a"] == values["a"]).all()
+    assert (read["b"] == values["b"]).all()
+    assert (read["text"], read["none"]) == ("Ümlaut", "")
+
+
+def test_stanford_online_products(monkeypatch, tmp_path):
+    lists = {"train": [(1, 2, "bicycle"), (2, 2, "bicycle"), (3, 10, "chair")], "test": [(4, 11, "chair")]}
+    for split, rows in lists.items():
+        names = [f"{kind}_final/{number}_0.JPG" for number, _, kind in rows]
+        lines = [f"{n} {product} 1 {name}\n" for (n, product, _), name in zip(rows, names, strict=True)]
+        (tmp_path / f"Ebay_{split}.txt").write_text("image_id class_id super_class_id path\n" + "".join(lines))
+        pictures(tmp_path, names)
+    data = open_small(monkeypatch, "sop", tmp_path, train=3, test=1)
+    assert data.labels.tolist() == [0, 0, 1, 2]
+    assert data.class_names == ("2", "10", "11")
+    assert data.splits == ("train", "train", "train", "test")
+
+
+def test_in_shop(monkeypatch, tmp_path):
+    rows = [
+        ("img/WOMEN/Dresses/id_00000002/02_1_front.jpg", "id_00000002", "train"),
+        ("img/WOMEN/Dresses/id_00000007/01_1_front.jpg", "id_00000007", "query"),
+        ("img/MEN/Shirts/id_00000007/01_2_side.jpg", "id_00000007", "gallery"),
+    ]
+    pictures(tmp_path / "Img", [row[0] for row in rows])
+    (tmp_path / "Eval").mkdir()
+    lines = [f"{path}    {item} {split}\n" for path, item, split in rows]
+    header = "3\nimage_name item_id evaluation_status\n"
+    (tmp_path / "Eval" / "list_eval_partition.txt").write_text(header + "".join(lines))
+    data = open_small(monkeypatch, "inshop", tmp_path, train=1, query=1, gallery=1)
+    _, test = data.split()
+    assert test.part("query").labels.tolist() == test.part("gallery").labels.tolist() == [1]
+    assert data.image(2).getpixel((0, 0)) == (2, 2, 2)
+
+
+def test_lfw_people_and_pairs(monkeypatch, tmp_path):
+    people = {"George_W_Bush": 3, "Aaron_Eckhart": 1, "Zhu_Rongji": 2}
+    pictures(tmp_path / "lfw", [f"{name}/{name}_{i:04d}.jpg" for name, n in people.items() for i in range(1, n + 1)])
+    data = open_small(monkeypatch, "lfw", tmp_path, test=6)
+    assert data.class_names == ("Aaron_Eckhart", "George_W_Bush", "Zhu_Rongji")
+    same_person = "George_W_Bush\t1\t3\nZhu_Rongji\t1\t2\n"
+    text = f"1\t2\n{same_person}Aaron_Eckhart\t1\tZhu_Rongji\t2\nZhu_Rongji\t1\tGeorge_W_Bush\t2\n"
+    first, second, same = tuplet_data.lfw_pairs(data, text)
+    names = [data.path(i).rsplit("/", 1)[1] for i in torch.stack([first, second], 1).flatten().tolist()]
+    assert names[:2] == ["George_W_Bush_0001.jpg", "George_W_Bush_0003.jpg"]
+    assert names[4:6] == ["Aaron_Eckhart_0001.jpg", "Zhu_Rongji_0002.jpg"]
+    assert same.tolist() == [True, True, False, False]
+    assert (data.labels[first] == data.labels[second]).tolist() == same.tolist()
+    with pytest.raises(ValueError, match=r"the pairs name Nobody_0001\.jpg, which is not among the 6 images"):
+        tuplet_data.lfw_pairs(data, "1 1\nNobody 1 2\n")
+    with pytest.raises(ValueError, match="a pair is 'name 1 2' or"):
+        tuplet_data.lfw_pairs(data, "1 1\nNobody 1\n")
+
+
+def test_omniglot(monkeypatch, tmp_path):
+    names = [f"images_background/Greek/character0{c}/0{c}_0{i}.png" for c in (1, 2) for i in (1, 2)]
+    names += ["images_evaluation/Tibetan/character01/09_01.png"]
+    pictures(tmp_path / "Omniglot Dataset", names)
+    data = open_small(monkeypatch, "omniglot", tmp_path, train=4, test=1)
+    assert data.class_names == ("Greek/character01", "Greek/character02", "Tibetan/character01")
+    assert data.splits == ("train",) * 4 + ("test",)
+
+
+def idx(array):
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize(("form", "dot"), [("plain", "-"), ("gz", "-"), ("plain", ".")])
+def test_mnist(monkeypatch, tmp_path, form, dot):
+    rng = np.random.default_rng(0)
+    images = {"train": rng.integers(0, 256, (5, 28, 28), np.uint8), "t10k": rng.integers(0, 256, (3, 28, 28), np.uint8)}
+    labels = {"train": np.array([3, 1, 0, 1, 2], np.uint8), "t10k": np.array([2, 3, 0], np.uint8)}
+    for part in images:
+        for kind, array in (("images", images[part]), ("labels", labels[part])):
+            name = f"{part}-{kind}{dot}idx{array.ndim}-ubyte"
+            content = idx(array)
+            path = tmp_path / (name + (".gz" if form == "gz" else ""))
+            path.write_bytes(gzip.compress(content) if form == "gz" else content)
+    data = open_small(monkeypatch, "mnist", tmp_path, train=5, test=3)
+    train, test = data.split()
+    assert train.labels.tolist() == [3, 1, 0, 1, 2]
+    assert (np.asarray(test.image(1).convert("L")) == images["t10k"][1]).all()
+    path.write_bytes(b"not idx")
+    with pytest.raises(ValueError, match=r"t10k-labels.* is damaged: .*; fetch it again"):
+        tuplet_data.open(tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="has no file t10k-labels-idx1-ubyte"):
+        tuplet_data.open(tmp_path)
+
+
+def test_a_line_with_too_few_columns_is_a_sentence(tmp_path):
+    cub(tmp_path)
+    (tmp_path / "CUB_200_2011/images.txt").write_text("1 a.jpg\n2\n")
+    with pytest.raises(ValueError, match=r"a line of .*images\.txt in .* has not 2 columns: '2'"):
+        tuplet_data.open(tmp_path)
+
+
+def test_the_table_of_official_counts():
+    """The counts that the papers print."""
+    counts = {name: layout.counts for name, layout in official.LAYOUTS.items()}
+    assert counts["cub200"] == {"train": 5864, "test": 5924}
+    assert counts["cars196"] == {"train": 8054, "test": 8131}
+    assert counts["sop"] == {"train": 59551, "test": 60502}
+    assert counts["inshop"] == {"train": 25882, "query": 14218, "gallery": 12612}
+    assert counts["omniglot"] == {"train": 964 * 20, "test": 659 * 20}
+    assert sum(counts["mnist"].values()) == 70000
+    assert counts["lfw"] == {"test": 13233}

@@ -1,0 +1,211 @@
+"""Folders, tars, tables and feature files: small real ones of each, written here and opened."""
+
+import csv
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from tuplet import data as tuplet_data
+from tuplet.data.files import Files, Held, Piece
+
+
+def picture(path, shade=0, size=(6, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (shade, 0, 0)).save(path)
+
+
+def pack(folder, path, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                tar.add(file, file.relative_to(folder).as_posix())
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.png", "cat/big/1.png"]):
+        picture(folder / name, number * 10)
+    (folder / "bee" / "notes.txt").write_text("not an image")
+    (folder / "bee" / "._1.png").write_bytes(b"what macOS leaves behind")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "tar.gz", "tgz"])
+def test_class_folders_on_disk_and_in_tars(photos, tmp_path, form):
+    source = photos if form == "folder" else pack(photos, tmp_path / f"p.{form}", "w:gz" if "g" in form else "w")
+    data = tuplet_data.open(source)
+    assert data.class_names == ("ant", "bee", "cat/big")
+    assert data.labels.tolist() == [0, 0, 1, 1, 2]
+    assert [round(data.image(i).getpixel((0, 0))[0], -1) for i in range(5)] == [20, 30, 0, 10, 40]
+    assert data.path(4).endswith("cat/big/1.png")
+    assert data.splits is None
+
+
+def test_top_folders_may_name_the_splits(tmp_path):
+    for name in ["train/ant/1.png", "train/bee/1.png", "test/cat/1.png", "test/cat/2.png"]:
+        picture(tmp_path / name)
+    data = tuplet_data.open(tmp_path)
+    train, test = data.split()
+    assert [train.class_names[c] for c in train.classes] == ["ant", "bee"]
+    assert [test.class_names[c] for c in test.classes] == ["cat"]
+
+
+def test_members_of_plain_tars_are_read_in_place_and_of_compressed_ones_from_memory(photos, tmp_path):
+    plain = Files.of(pack(photos, tmp_path / "p.tar"))
+    packed = Files.of(pack(photos, tmp_path / "p.tar.gz", "w:gz"))
+    assert all(isinstance(location, Piece) for location in plain.values())
+    assert all(isinstance(location, Held) for location in packed.values())
+    assert list(plain) == list(packed)
+    assert [plain.content(name) for name in plain] == [packed.content(name) for name in packed]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_cut_short_gets_one_sentence(photos, tmp_path, mode):
+    path = pack(photos, tmp_path / "cut.tar", mode)
+    path.write_bytes(path.read_bytes()[: 2048 if mode == "w" else 300])
+    with pytest.raises(ValueError, match=r"cut\.tar cannot be read as a tar: .*; fetch it again$"):
+        tuplet_data.open(path)
+
+
+def test_folders_without_classes_or_images_get_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match="holds no images; expected folders, one a class"):
+        tuplet_data.open(tmp_path)
+    picture(tmp_path / "loose.png")
+    with pytest.raises(ValueError, match=r"the image loose\.png in .* lies in no class folder"):
+        tuplet_data.open(tmp_path)
+
+
+def write_table(path, rows):
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_of_paths_labels_and_splits(tmp_path, ending):
+    rows = []
+    for number, (name, label, split) in enumerate([("a", 10, "train"), ("b", 9, "train"), ("c", 10, "test")]):
+        picture(tmp_path / "sub" / f"{name}.png", number)
+        rows.append({"path": f"sub/{name}.png", "label": label, "split": split, "class": f"kind {label}"})
+    data = tuplet_data.open(write_table(tmp_path / f"t.{ending}", rows))
+    assert data.labels.tolist() == [1, 0, 1]
+    assert data.class_names == ("kind 9", "kind 10")
+    assert data.splits == ("train", "train", "test")
+    assert data.aspects is None
+    assert [data.image(i).getpixel((0, 0))[0] for i in range(3)] == [0, 1, 2]
+
+
+def test_labels_may_be_names_and_columns_may_be_called_otherwise(tmp_path):
+    rows = []
+    for name in "ab":
+        picture(tmp_path / f"{name}.png")
+        rows.append({"file": f"{name}.png", "species": f"species {name}"})
+    path = write_table(tmp_path / "t.csv", rows)
+    data = tuplet_data.open(path, columns={"path": "file", "label": "species"})
+    assert data.class_names == ("species a", "species b")
+
+
+def test_paths_inside_tars_and_true_proportions(tmp_path):
+    """Pictures squashed into squares, in two tars beside the table, whose width and height tell their proportions."""
+    rows = []
+    for part in ("train", "test"):
+        for number in range(2):
+            picture(tmp_path / part / f"{part}/{number}.png", 10 * number, size=(32, 32))
+            rows.append({"path": f"{part}/{number}.png", "label": number, "split": part, "width": 60, "height": 40})
+        pack(tmp_path / part, tmp_path / f"birds_{part}.tar")
+    pack(tmp_path / "train", tmp_path / "cars_train.tar")  # another table's, with the same names in it
+    data = tuplet_data.open(write_table(tmp_path / "birds.csv", rows))
+    assert all(isinstance(image, Piece) for image in data.images)
+    assert data.aspects.tolist() == [1.5] * 4
+    assert [data.image(i).getpixel((0, 0))[0] for i in range(4)] == [0, 10, 0, 10]
+    store = tuplet_data.load(data, size=16, workers=2)
+    assert store.aspects.tolist() == [1.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,label\n", "has no rows"),
+        ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species"),
+        ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2"),
+        ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 both 'y' and 'x'"),
+        ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* width or height that is not above 0"),
+    ],
+)
+def test_bad_tables_get_one_sentence(tmp_path, text, message):
+    picture(tmp_path / "a.png")
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        tuplet_data.open(path)
+
+
+def test_images_that_a_table_names_in_vain_are_counted(tmp_path):
+    picture(tmp_path / "a.png")
+    path = write_table(tmp_path / "t.csv", [{"path": f"{name}.png", "label": 0} for name in "abc"])
+    with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png"):
+        tuplet_data.open(path)
+
+
+def test_a_name_in_two_tars_is_refused(tmp_path):
+    picture(tmp_path / "x" / "a.png")
+    pack(tmp_path / "x", tmp_path / "t1.tar")
+    pack(tmp_path / "x", tmp_path / "t2.tar")
+    path = write_table(tmp_path / "t.csv", [{"path": "a.png", "label": 0}])
+    with pytest.raises(ValueError, match=r"a\.png lies both in .*t1\.tar/a\.png and in .*t2\.tar"):
+        tuplet_data.open(path)
+
+
+def test_features_from_every_kind_of_file(tmp_path):
+    features, labels = torch.randn(6, 4), torch.tensor([5, 5, 7, 7, 9, 9])
+    np.save(tmp_path / "v.npy", features.numpy())
+    np.save(tmp_path / "v_labels.npy", labels.numpy())
+    np.savez(tmp_path / "v.npz", features=features.numpy(), labels=labels.numpy())
+    save_file({"features": features.double(), "labels": labels}, tmp_path / "v.safetensors")
+    for ending in ("npy", "npz", "safetensors"):
+        data = tuplet_data.open(tmp_path / f"v.{ending}")
+        assert torch.equal(data.features, features)
+        assert data.features.dtype == torch.float32
+        assert data.class_names == ("5", "7", "9")
+
+
+def test_features_without_labels_get_one_sentence(tmp_path):
+    np.save(tmp_path / "v.npy", np.zeros((2, 2)))
+    with pytest.raises(FileNotFoundError, match=r"the labels of .*v\.npy are missing; save them as v_labels\.npy"):
+        tuplet_data.open(tmp_path / "v.npy")
+    np.savez(tmp_path / "v.npz", vectors=np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"has no entry 'features'; its entries are vectors"):
+        tuplet_data.open(tmp_path / "v.npz")
+
+
+def test_what_is_not_there_gets_one_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist; give a folder, a tar"):
+        tuplet_data.open(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="layout is 'cub'; it must be one of cub200, cars196"):
+        tuplet_data.open(tmp_path, layout="cub")
+
+
+def test_a_gzip_that_is_no_tar_gets_one_sentence(tmp_path):
+    path = tmp_path / "x.tar.gz"
+    buffer = io.BytesIO()
+    with gzip.open(buffer, "w") as file:
+        file.write(b"hello" * 1000)
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(ValueError, match="cannot be read as a tar"):
+        tuplet_data.open(path)
