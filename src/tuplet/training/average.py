@@ -1,0 +1,34 @@
+"""An exponential average of the weights."""
+
+import copy
+
+import torch
+
+from tuplet.models import Embedder
+
+
+class Average:
+    """A copy of an embedder whose weights follow it slowly: a ← a + (1 − decay)·(w − a) after each step.
+
+    In the first steps the decay is (1 + t)/(10 + t), so that the random start is soon forgotten. Buffers, such as
+    BatchNorm's statistics, are copied.
+
+    >>> from tuplet import models
+    >>> embedder = models.create("mlp", features=2, hidden=[], dim=1)
+    >>> average = Average(embedder, 0.99)
+    >>> _ = embedder.heads["H"].weight.data.fill_(1.0)
+    >>> average.update(step=0)
+    """
+
+    def __init__(self, embedder: Embedder, decay: float) -> None:
+        self.source, self.decay = embedder, decay
+        self.embedder = copy.deepcopy(embedder).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the embedder after a step, counted from 0."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for mine, theirs in zip(self.embedder.parameters(), self.source.parameters(), strict=True):
+            mine.lerp_(theirs, 1 - decay)
+        for mine, theirs in zip(self.embedder.buffers(), self.source.buffers(), strict=True):
+            mine.copy_(theirs)

@@ -1,0 +1,105 @@
+"""The examples of a run: what is trained on, what chooses the best, and what is tested on."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet import data as room
+from tuplet.data import Augment, Batch, Dataset, Store, views
+from tuplet.models import Embedder, Preprocessing
+from tuplet.models.backbone import evaluating
+from tuplet.training.settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some examples, decoded, with their places in the dataset that was opened."""
+
+    store: Store
+    indices: Tensor
+
+    @property
+    def data(self) -> Dataset:
+        """Labels, names and files."""
+        return self.store.data
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training, validation and test examples, and how pictures become inputs of the network."""
+
+    train: Part
+    validation: Part
+    test: Part
+    preprocessing: Preprocessing | None
+    augment: Augment | None
+
+    def inputs(self, batch: Batch, step: int) -> Tensor:
+        """What the network is trained on: pictures cropped and changed at random, vectors as they are."""
+        if self.augment is None:
+            return batch.values
+        images = self.augment(batch.values, batch.index, step, batch.aspects)
+        return images.to(memory_format=torch.channels_last)
+
+    def embed(self, embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256) -> Tensor:
+        """The embeddings of some examples as testing sees them: the centre crop, in evaluation mode."""
+        parts, device = [], embedder.device
+        with evaluating(embedder), torch.inference_mode():
+            for numbers in torch.tensor(which, dtype=torch.int64).split(batch_size):
+                values = store.values[numbers.to(store.values.device)].to(device)
+                if self.preprocessing is not None:
+                    p, aspects = self.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
+                    values = views(values, p.size, p.resize, p.how, aspects)[:, 0]
+                parts.append(embedder(values))
+        return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
+
+
+def make_examples(data: Dataset, settings: Settings, embedder: Embedder, device: torch.device) -> Examples:
+    """Split a dataset by its classes, or as it comes, and decode each part."""
+    numbered = Dataset(data.labels, data.class_names, features=torch.arange(len(data))[:, None], splits=data.splits)
+    train, test = numbered.split()
+    if settings.validation:
+        train, validation = train.split(1 - settings.validation, settings.seed)
+    else:
+        validation = test
+    prepared = embedder.preprocessing
+
+    def part(chosen: Dataset, dense: bool = False) -> Part:
+        assert chosen.features is not None
+        indices = chosen.features[:, 0]
+        size = None if prepared is None else settings.stored_size or prepared.resize
+        selected = data.select(indices)
+        store = room.load(selected.dense() if dense else selected, size, settings.cache_folder, on_error="stop")
+        return Part(_placed(store, settings.cache_on_device, device), indices)
+
+    tested = part(test)
+    return Examples(
+        train=part(train, dense=True),
+        validation=part(validation) if settings.validation else tested,
+        test=tested,
+        preprocessing=prepared,
+        augment=None if prepared is None else _augment(prepared, settings),
+    )
+
+
+def _placed(store: Store, on_device: bool | None, device: torch.device) -> Store:
+    """The store on the device if asked, or unasked where it takes less than half of the free memory."""
+    if device.type == "cpu" or on_device is False:
+        return store
+    size = store.values.numel() * store.values.element_size()
+    return store.to(device) if on_device or size < torch.cuda.mem_get_info(device)[0] / 2 else store
+
+
+def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
+    chosen = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.augment.items()}
+    return replace(Augment(prepared.size, prepared.resize, prepared.how, seed=settings.seed), **chosen)
+
+
+def facts(data: Dataset) -> dict[str, Any]:
+    """What tells one dataset from another: their sizes and a hash of labels, names and splits."""
+    digest = hashlib.sha256(data.labels.numpy().tobytes())
+    digest.update(repr((data.class_names, data.splits)).encode())
+    return {"examples": len(data), "classes": len(data.classes), "labels": digest.hexdigest()[:16]}

@@ -1,0 +1,168 @@
+"""What is minimised: a loss on each level's embedding, beside a memory of past batches."""
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tuplet import losses, mining
+from tuplet.losses import MemoryBank, RowLoss
+from tuplet.models import Embedder
+from tuplet.rows import Ranks
+from tuplet.training.settings import Settings, nearest
+
+#: The losses by name.
+LOSSES: dict[str, type[RowLoss]] = {
+    "angular": losses.AngularLoss,
+    "angular_hinge": losses.AngularHingeLoss,
+    "binomial_deviance": losses.BinomialDevianceLoss,
+    "contrastive": losses.ContrastiveLoss,
+    "cosine_contrastive": losses.CosineContrastiveLoss,
+    "generalized_lifted": losses.GeneralizedLiftedLoss,
+    "histogram": losses.HistogramLoss,
+    "lifted_structure": losses.LiftedStructureLoss,
+    "margin": losses.MarginLoss,
+    "multi_similarity": losses.MultiSimilarityLoss,
+    "nca": losses.NCALoss,
+    "npair": losses.NPairLoss,
+    "npair_all": losses.NPairAllLoss,
+    "npair_angular": losses.NPairAngularLoss,
+    "nra": losses.NRALoss,
+    "proxy_anchor": losses.ProxyAnchorLoss,
+    "proxy_nca": losses.ProxyNCALoss,
+    "ranked_list": losses.RankedListLoss,
+    "raw": losses.RAWLoss,
+    "smooth_triplet": losses.SmoothTripletLoss,
+    "softmax": losses.SoftmaxLoss,
+    "triplet": losses.TripletLoss,
+}
+
+#: The mining rules by name, for `loss_options={"mining": "valid_triplet"}` or {"mining": {"name": …, options}}.
+MINING: dict[str, type[mining.Mining]] = {
+    "distance_weighted": mining.DistanceWeighted,
+    "non_trivial": mining.NonTrivial,
+    "semi_hard": mining.SemiHard,
+    "valid_triplet": mining.ValidTriplet,
+}
+
+#: Losses whose boundaries are those of unit vectors.
+_UNIT = (
+    *(losses.BinomialDevianceLoss, losses.CosineContrastiveLoss, losses.GeneralizedLiftedLoss, losses.HistogramLoss),
+    *(losses.MarginLoss, losses.ProxyAnchorLoss, losses.ProxyNCALoss, losses.RAWLoss, losses.RankedListLoss),
+)
+#: Losses of products without a boundary: those of unit vectors are too small for them without a scale.
+_UNBOUNDED = (
+    *(losses.AngularLoss, losses.NCALoss, losses.NPairAllLoss, losses.NPairAngularLoss, losses.NPairLoss),
+    losses.SmoothTripletLoss,
+)
+
+
+def usual_normalize(loss: RowLoss) -> bool | Literal["eval"]:
+    """What the authors of a loss did: vectors of unit length always, or outside training only.
+
+    >>> usual_normalize(losses.RAWLoss()), usual_normalize(losses.NPairLoss()), usual_normalize(losses.NCALoss(scale=16))
+    (True, 'eval', True)
+    """
+    return "eval" if _lacks_scale(loss) or isinstance(loss, losses.NRALoss | losses.SoftmaxLoss) else True
+
+
+def warn_of_length(loss: RowLoss, normalize: bool | Literal["eval"]) -> None:
+    """Say so when a loss gets vectors of another length than it is defined on."""
+    name = type(loss).__name__
+    if normalize is True and _lacks_scale(loss):
+        remedy = "give the loss a scale such as 16, or " if hasattr(loss, "scale") else ""
+        warnings.warn(
+            f"{name} gets unit vectors, whose products are too small for it to fall far; {remedy}use normalize='eval'",
+            stacklevel=2,
+        )
+    if normalize is not True and isinstance(loss, _UNIT):
+        warnings.warn(
+            f"{name} is defined on unit vectors and gets vectors of any length in training; use normalize=True",
+            stacklevel=2,
+        )
+
+
+def _lacks_scale(loss: RowLoss) -> bool:
+    return isinstance(loss, _UNBOUNDED) and getattr(loss, "scale", 1.0) == 1.0
+
+
+def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim: int) -> RowLoss:
+    """A loss by its name and options, or a copy of a loss object. Losses with proxies get one for each class.
+
+    >>> make_loss("raw", {"mining": {"name": "valid_triplet", "epsilon": 0.2}}, 10, 4).mining.epsilon
+    0.2
+    """
+    if isinstance(loss, RowLoss):
+        return copy.deepcopy(loss)
+    options = dict(options)
+    made = _named("loss", loss, LOSSES)
+    takes = inspect.signature(made).parameters
+    options |= {name: value for name, value in (("num_classes", classes), ("dim", dim)) if name in takes}
+    rule = options.get("mining")
+    if made is not losses.TripletLoss and rule is not None:
+        about = {"name": rule} if isinstance(rule, str) else dict(rule)
+        options["mining"] = _call(_named("mining", about.pop("name"), MINING), about)
+    return _call(made, options)
+
+
+def _named(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        raise ValueError(f"there is no {kind} {name!r}; {nearest(name, table)}")
+    return table[name]
+
+
+def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    takes = inspect.signature(made).parameters
+    for name in options:
+        if name not in takes:
+            raise TypeError(
+                f"{made.__name__} has no option {name!r}; {nearest(name, takes) if takes else 'it has none'}"
+            )
+    return made(**options)
+
+
+class Objective(nn.Module):
+    """Σ over the embedder's levels of loss(batch), and of loss(batch, gallery=memory) once there is a memory.
+
+    Each level has a loss and a memory of its own. Over several processes the batch is that of all of them, and each
+    remembers all of it, so their memories stay alike.
+    """
+
+    def __init__(self, made: Sequence[RowLoss], settings: Settings, widths: Sequence[int], max_per_class: int) -> None:
+        super().__init__()
+        self.losses = nn.ModuleList(made)
+        self.banks = nn.ModuleList([MemoryBank(settings.memory, width) for width in widths] if settings.memory else [])
+        self.start = settings.memory_start
+        self.max_per_class = max_per_class
+
+    def forward(self, parts: Sequence[Tensor], labels: Tensor, step: int, ranks: bool) -> Tensor:
+        """The value for the levels' embeddings of this process's share of the batch."""
+        total = torch.zeros((), device=labels.device)
+        for level, (part, loss) in enumerate(zip(parts, self.losses, strict=True)):
+            total = total + loss(part, labels, ranks=ranks, max_per_class=self.max_per_class)
+            # An empty memory would count as queries without positives.
+            if self.banks and step >= max(self.start, 1):
+                total = total + loss(part, labels, gallery=self.banks[level], ranks=ranks)
+        return total
+
+    @torch.no_grad()
+    def remember(self, parts: Sequence[Tensor], labels: Tensor, ranks: bool) -> None:
+        """Put the batch into the memories."""
+        for part, bank in zip(parts, self.banks, strict=True) if self.banks else ():
+            vectors, classes = part.detach(), labels
+            if ranks:
+                across = Ranks()
+                sizes = across.sizes(len(labels), labels.device)
+                vectors, classes = across.gather(vectors, sizes), across.gather(classes, sizes)
+            bank.add(vectors, classes)
+
+
+def make_objective(settings: Settings, embedder: Embedder, classes: int, max_per_class: int) -> Objective:
+    """The objective of a run."""
+    made = [make_loss(settings.loss, settings.loss_options, classes, width) for width in embedder.widths]
+    warn_of_length(made[0], embedder.config.normalize)
+    return Objective(made, settings, embedder.widths, max_per_class)

@@ -1,0 +1,56 @@
+"""Which parameters move how fast, and how the rate changes over the run."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from tuplet.models import Embedder, param_groups
+from tuplet.training.settings import Settings
+
+
+def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser over the backbone, the new layers and whatever the loss learns, each at its rate."""
+    groups = param_groups(embedder, settings.rate, settings.head_rate, settings.weight_decay)
+    if learned := list(objective.parameters()):
+        rate = settings.rate * settings.loss_rate
+        groups.append({"name": "loss", "params": learned, "lr": rate, "weight_decay": 0.0})
+    if not groups:
+        raise ValueError("nothing in the model or the loss can learn; leave some parameters unfrozen, or give a dim")
+    for group in groups:
+        group["start"] = group["lr"]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=settings.momentum)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> float:
+    """Give every group its rate at a step; the backbone's is returned."""
+    factor = rate_factor(settings, step)
+    for group in optimizer.param_groups:
+        group["lr"] = group["start"] * factor
+    return settings.rate * factor
+
+
+def rate_factor(settings: Settings, step: int) -> float:
+    """What the rates are multiplied by at a step, counted from 0: rising over `warmup`, then as the schedule says.
+
+    >>> plan = Settings(schedule="cosine", warmup=2, steps=6)
+    >>> [round(rate_factor(plan, step), 3) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+    rise = min(1.0, (step + 1) / settings.warmup) if settings.warmup else 1.0
+    if settings.schedule == "cosine":
+        done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+        return rise * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
+    if settings.schedule == "step":
+        return rise * settings.decay_factor ** (step // (settings.decay_every or 1))
+    return rise
+
+
+def clip(settings: Settings, optimizer: torch.optim.Optimizer) -> None:
+    """Shorten the gradient of all parameters together to `clip`."""
+    if settings.clip is not None:
+        parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, settings.clip)

@@ -1,0 +1,43 @@
+"""How good an embedder is on some examples of a run."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet import evaluation
+from tuplet.data import Dataset
+from tuplet.models import Embedder
+from tuplet.training.examples import Examples, Part
+from tuplet.training.processes import Team
+
+KS = (1, 2, 4, 8)
+
+
+def vectors_of(embedder: Embedder, examples: Examples, part: Part, team: Team) -> Tensor:
+    """The embeddings of a part; every process makes its share and gets all of them."""
+    own = examples.embed(embedder, part.store, team.own_share(len(part.store)))
+    return team.rows_of_all(own)
+
+
+def recalls(vectors: Tensor, data: Dataset) -> dict[str, float]:
+    """Recall@K: what is measured again and again during training."""
+    queries, gallery = _sides(vectors, data)
+    found = evaluation.recall_at_k(*queries, ks=KS, **gallery)
+    return {f"recall_at_{k}": value for k, value in found.items()}
+
+
+def everything(vectors: Tensor, data: Dataset, seed: int) -> dict[str, Any]:
+    """Every metric, for the end of a run."""
+    queries, gallery = _sides(vectors, data)
+    return evaluation.evaluate(*queries, ks=KS, seed=seed, **gallery)
+
+
+def _sides(vectors: Tensor, data: Dataset) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+    """The queries, and the gallery where the data come with one of its own."""
+    if data.splits is None or "query" not in data.splits:
+        return (vectors, data.labels), {}
+    query = torch.tensor([split == "query" for split in data.splits])
+    there = query.to(vectors.device)
+    queries = (vectors[there], data.labels[query])
+    return queries, {"gallery": vectors[~there], "gallery_labels": data.labels[~query]}
