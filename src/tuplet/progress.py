@@ -2,9 +2,22 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """No bars from what runs inside: a part of work that has a bar already, or the answer to one request of many."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
@@ -13,7 +26,7 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
     >>> list(track(range(3), "counting"))
     [0, 1, 2]
     """
-    if not sys.stderr.isatty():
+    if _silent.get() or not sys.stderr.isatty():
         yield from items
         return
     from rich.console import Console

@@ -108,3 +108,35 @@ def _pretend_on_meta(x):
     vectors = ev.Vectors(x, "gallery")
     vectors.device = torch.device("meta")
     return vectors
+
+
+@given(
+    m=st.integers(1, 40),
+    k=st.integers(1, 45),
+    metric=st.sampled_from(scores.METRICS),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    tile=st.sampled_from([64, 1 << 21]),
+    seed=st.integers(0, 2**32),
+)
+def test_among_is_a_search_of_those_members_alone(m, k, metric, share, tile, seed):
+    rng = np.random.default_rng(seed)
+    queries, gallery = (torch.from_numpy(rng.integers(-1, 2, (s, 3)).astype(np.float32)) for s in (5, m))
+    among = torch.from_numpy(rng.random(m) < share)
+    members = among.nonzero()[:, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ranks.TILE_ENTRIES, "cpu", tile)
+        found = ev.nearest(queries, gallery, k, metric=metric, among=among)
+    if not len(members):
+        assert found.indices.shape == (5, 0)
+        return
+    alone = ev.nearest(queries, gallery[members], k, metric=metric)
+    assert torch.equal(found.indices, members[alone.indices])
+    assert torch.equal(found.scores, alone.scores)
+
+
+def test_among_that_does_not_fit_is_refused():
+    x = torch.eye(3)
+    with pytest.raises(ValueError, match="among must be 3 booleans"):
+        ev.nearest(x, x, among=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ValueError, match="give gallery="):
+        ev.nearest(x, among=torch.ones(3, dtype=torch.bool))

@@ -1,17 +1,20 @@
 """The k nearest members of a gallery: exact, blocked, over anything from a tensor to a file larger than RAM."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import as_vectors, budget, positive_integer
+from tuplet.evaluation.inputs import Vectors, as_vectors, budget, positive_integer
 from tuplet.evaluation.ranks import TILE_ENTRIES, tile_shape
 from tuplet.evaluation.scores import Scores, similarity
 from tuplet.progress import track
 
 # More candidates than asked for, so that rounding at the last place seldom needs a second look.
 SPARE = 8
+#: Sets to −∞ the entries of a tile of these rows, from this column on, that must not be found.
+Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
 
 
 class Nearest(NamedTuple):
@@ -27,12 +30,14 @@ def nearest(
     k: int = 10,
     *,
     metric: str = "euclidean",
+    among: Tensor | None = None,
     wrong_first: tuple[Tensor, Tensor] | None = None,
     device: torch.device | str | None = None,
 ) -> Nearest:
     """The k members of the gallery with the highest exact scores, in order; of equals the lower index first.
 
-    Without a gallery the queries are their own, and none finds itself. `wrong_first` takes the labels of queries and
+    Without a gallery the queries are their own, and none finds itself. `among`, a bool for each member, says which
+    members of a gallery may be found; the others count as absent. `wrong_first` takes the labels of queries and
     gallery: of equals, those with another label than the query then come first. Fewer than k members give fewer.
 
     A float32 table finds k candidates and a few spare ones, and their exact scores order them. That is certain when no
@@ -50,34 +55,60 @@ def nearest(
     q = as_vectors(queries, "queries", device)
     own = gallery is None
     g = q if own else as_vectors(gallery, "gallery", device)
-    k = min(positive_integer(k, "k"), g.count - own)
+    members = g.count - own if among is None else _allowed(among, g, own)
+    k = min(positive_integer(k, "k"), members)
     found = Nearest(
         torch.empty(q.count, k, dtype=torch.float64, device=q.device),
         torch.empty(q.count, k, dtype=torch.int64, device=q.device),
     )
     if k == 0:
         return found
+    allowed = None if among is None else among.to(q.device)
+
+    def hide(tile: Tensor, rows: Tensor, start: int) -> None:
+        if own:
+            here = (rows >= start) & (rows < start + tile.shape[1])
+            tile[here, rows[here] - start] = -torch.inf
+        if allowed is not None:
+            tile[:, ~allowed[start : start + tile.shape[1]]] = -torch.inf
+
     labels = None if wrong_first is None else (wrong_first[0].to(q.device), wrong_first[1].to(q.device))
     todo = torch.arange(q.count, device=q.device)
-    dtype, width = q.dtype, min(k + SPARE, g.count - own)
+    dtype, width = q.dtype, min(k + SPARE, members)
     while len(todo):
         scores = Scores(q, g, metric, dtype)
         height, _ = tile_shape(len(todo), g.count, q.dim, q.device)
         unsure = []
         for rows in track(todo.split(max(1, min(height, budget(TILE_ENTRIES, q.device) // width))), "searching"):
-            block, columns, certain = _search(scores, rows, k, width, own, labels)
+            block, columns, certain = _search(scores, rows, k, width, width == members, hide, labels)
             found.scores[rows], found.indices[rows] = similarity(block, metric), columns
             unsure.append(rows[~certain])
         todo = torch.cat(unsure)
-        dtype, width = torch.float64, width if dtype == torch.float32 else min(4 * width, g.count - own)
+        dtype, width = torch.float64, width if dtype == torch.float32 else min(4 * width, members)
     return found
 
 
+def _allowed(among: Tensor, gallery: Vectors, own: bool) -> int:
+    if own:
+        raise ValueError("among chooses members of a gallery, and the queries are their own here; give gallery=")
+    if among.dtype != torch.bool or among.shape != (gallery.count,):
+        raise ValueError(
+            f"among must be {gallery.count} booleans, one for each member, got {among.dtype} {tuple(among.shape)}"
+        )
+    return int(among.sum())
+
+
 def _search(
-    scores: Scores, rows: Tensor, k: int, width: int, own: bool, labels: tuple[Tensor, Tensor] | None
+    scores: Scores,
+    rows: Tensor,
+    k: int,
+    width: int,
+    everything: bool,
+    hide: Hide,
+    labels: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exact scores and indices of the best k of `width` candidates, and whether no other member can be among them."""
-    approximate, columns = _candidates(scores, rows, width, own)
+    approximate, columns = _candidates(scores, rows, width, hide)
     exact = scores.exact(rows.repeat_interleave(width), columns.flatten()).view_as(columns)
     # Three stable sorts, the least important key first: index, then wrong before right, then score.
     order = columns.argsort(1)
@@ -86,12 +117,11 @@ def _search(
         order = order.gather(1, right.gather(1, order).long().argsort(dim=1, stable=True))
     order = order.gather(1, exact.gather(1, order).argsort(dim=1, descending=True, stable=True))[:, :k]
     worst_kept = approximate.gather(1, order).amin(1, keepdim=True)
-    everything = width == scores.gallery.count - own
     certain = (worst_kept - approximate[:, -1:] > scores.doubt(rows))[:, 0] | everything
     return exact.gather(1, order), columns.gather(1, order), certain
 
 
-def _candidates(scores: Scores, rows: Tensor, width: int, own: bool) -> tuple[Tensor, Tensor]:
+def _candidates(scores: Scores, rows: Tensor, width: int, hide: Hide) -> tuple[Tensor, Tensor]:
     """The `width` members with the highest scores of the table, merged tile by tile."""
     block = scores.query_block(rows)
     count = scores.gallery.count
@@ -100,9 +130,7 @@ def _candidates(scores: Scores, rows: Tensor, width: int, own: bool) -> tuple[Te
     step = tile_shape(len(rows), count, scores.queries.dim, rows.device)[1]
     for start in range(0, count, step):
         tile = scores.table(block, slice(start, start + step))
-        if own:
-            here = (rows >= start) & (rows < start + tile.shape[1])
-            tile[here, rows[here] - start] = -torch.inf
+        hide(tile, rows, start)
         top = tile.topk(min(width, tile.shape[1]), 1)
         merged = torch.cat([best, top.values], 1)
         best, place = merged.topk(min(width, merged.shape[1]), 1)
