@@ -15,9 +15,11 @@ from tuplet import losses, mining
 N = 24
 
 
-def slices(case, world):
-    """Unequal parts; a rank's triplets must be whole."""
+def slices(case, world, n):
+    """Unequal parts; a rank's triplets must be whole. (Of a tiny batch the last rank has but one row.)"""
     whole, ragged = {2: ([0, 9, N], [0, 7, N]), 3: ([0, 3, 15, N], [0, 2, 13, N])}[world]
+    if n < N:
+        return list(pairwise([0, *range(1, world), n]))
     return list(pairwise(whole if case.labels == "triplets" else ragged))
 
 
@@ -25,9 +27,9 @@ def gradients(model, loss):
     return [parameter.grad for parameter in [*model.parameters(), *loss.parameters()]]
 
 
-def one_and_many(case, make, world, rank, ddp, options):
+def one_and_many(case, make, world, rank, ddp, options, n=N):
     """The value and the gradients of one process with the whole batch, and of `world` processes with their slices."""
-    x, labels = batch(case, N)
+    x, labels = batch(case, n)
     torch.manual_seed(0)
     model, loss = torch.nn.Linear(DIM, DIM, bias=False).double(), make()
     value = loss(model(x), labels, **options)
@@ -36,7 +38,7 @@ def one_and_many(case, make, world, rank, ddp, options):
 
     torch.manual_seed(0)
     model, loss = torch.nn.Linear(DIM, DIM, bias=False).double(), make()
-    start, stop = slices(case, world)[rank]
+    start, stop = slices(case, world, n)[rank]
     forward = DistributedDataParallel(model) if ddp else model
     value = loss(forward(x[start:stop]), labels[start:stop], ranks=True, **options)
     value.backward()
@@ -75,6 +77,8 @@ def main(rank, world, store):
     for name in ("raw_vthm", "lifted_structure", "proxy_anchor", "margin_drawn"):
         case = by_name.get(name, by_name["margin"])
         compare(f"ddp {name}", *one_and_many(case, extra.get(name, case.make), world, rank, True, {}), failures)
+    # Fewer pairs than processes: one of them has nothing to walk.
+    compare("tiny", *one_and_many(by_name["npair_mc"], losses.NPairLoss, world, rank, False, {}, n=4), failures)
     # A memory that every rank fills with the whole batch, as training does.
     case = by_name["raw_vthm"]
     x, labels = batch(case, N)

@@ -38,24 +38,34 @@ def equal_labels(labels: Tensor, gallery_labels: Tensor) -> Tensor:
 def block_masks(
     same: Callable[[Tensor, Tensor], Tensor],
     labels: Tensor,
-    gallery_labels: Tensor | None,
+    gallery_labels: Tensor,
     valid: Tensor | None,
     member: bool,
     start: int,
-    stop: int,
 ) -> tuple[Tensor, Tensor]:
-    """Which gallery members are positives, and which negatives, of the queries start to stop.
+    """Which gallery members are positives, and which negatives, of a block of queries that begins at `start`.
 
     Where query i is gallery member i (`member`) it is neither for itself.
     """
-    positive = same(labels[start:stop], labels if gallery_labels is None else gallery_labels)
+    positive = same(labels, gallery_labels)
     negative = ~positive
     if member:
-        for mask in (positive, negative):
-            torch.diagonal(mask, offset=start).fill_(False)
+        positive, negative = _without_itself(positive, start), _without_itself(negative, start)
     if valid is not None:
         positive, negative = positive & valid, negative & valid
     return positive, negative
+
+
+def _without_itself(table: Tensor, start: int) -> Tensor:
+    """The table with zeros where a query of a block that begins at `start` meets itself."""
+    if torch.compiler.is_compiling():
+        # A comparison fuses with what comes next; a write into a diagonal does not.
+        rows = torch.arange(table.shape[0], device=table.device)[:, None] + start
+        return torch.where(rows == torch.arange(table.shape[1], device=table.device), 0, table).to(table.dtype)
+    # Gradients may come expanded from a plain sum: memory of their own before a write.
+    table = table.contiguous()
+    torch.diagonal(table, offset=start).fill_(0)
+    return table
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,56 @@ class Walk:
     """How many of the extra inputs belong to the queries, row by row; the rest is given to each block whole."""
 
     def blocks(self) -> list[tuple[int, int]]:
-        """The ranges of queries, in order."""
-        return [(a, min(a + self.block_rows, self.stop)) for a in range(self.start, self.stop, self.block_rows)]
+        """The ranges of queries, in order; one empty range where a process has nothing to walk."""
+        starts = range(self.start, self.stop, self.block_rows) or [self.start]
+        return [(a, min(a + self.block_rows, self.stop)) for a in starts]
+
+
+class _Step(NamedTuple):
+    """What one block comes to: its part of the result and, where asked for, of the gradients."""
+
+    result: Tensor
+    counted: Any
+    """Σ counts of the queries for `total`, else empty."""
+    slopes: Tensor | None
+    extras: Sequence[Tensor]
+
+
+def _step(
+    walk: Walk,
+    wanted: Sequence[bool],
+    start: int,
+    table: Tensor,
+    labels: Tensor,
+    gallery_labels: Tensor,
+    valid: Tensor | None,
+    extras: Sequence[Tensor],
+    cotangent: Tensor | None,
+) -> _Step:
+    """Reduce a block that begins at query `start`, and differentiate it by its table and the extras that want that."""
+    positive, negative = block_masks(walk.same, labels, gallery_labels, valid, walk.member, start)
+    wide = geo.widest(table.device)
+
+    def function(table: Tensor, *moving: Tensor) -> Any:
+        fresh = iter(moving)
+        inputs = [next(fresh) if want else x for x, want in zip(extras, wanted[2:], strict=True)]
+        out = walk.rows(table, positive, negative, *inputs)
+        if walk.reduce != "total":
+            return out, ()
+        total, count = out
+        # The sums of a large batch pass what float32 can count.
+        return torch.where(count > 0, total, 0).to(wide).sum(), count.to(wide).sum()
+
+    moving = [x for x, want in zip(extras, wanted[2:], strict=True) if want]
+    if not any(wanted):
+        result, count = function(table, *moving)
+        return _Step(result, count, None, ())
+    vjp: Any = torch.func.vjp
+    result, back, count = vjp(function, table, *moving, has_aux=True)
+    weights, *gradients = back(torch.ones_like(result) if cotangent is None else cotangent)
+    if walk.member:
+        weights = _without_itself(weights, start)
+    return _Step(result, count, geo.slopes(weights, table, walk.geometry), gradients)
 
 
 class _Inputs(NamedTuple):
@@ -97,6 +155,111 @@ class _Inputs(NamedTuple):
         queries, gallery, labels, gallery_labels, valid, *extras = tensors
         return _Inputs(queries, gallery, labels, gallery_labels, valid, tuple(extras))
 
+    def moving(self) -> list[Tensor | None]:
+        """Those that may have a gradient, in the order of `wanted`."""
+        return [self.queries, self.gallery, *self.extras]
+
+
+class _Gradients:
+    """The gradients of one walk, filled block by block, in the order of `wanted`."""
+
+    def __init__(self, walk: Walk, wanted: Sequence[bool], q: geo.Side, g: geo.Side, extras: Sequence[Tensor]) -> None:
+        self.walk, self.itself = walk, g is q
+        self.queries = geo.zeros(q) if wanted[0] else None
+        self.gallery = self.queries if self.itself else geo.zeros(g) if wanted[1] else None
+        self.extras = [torch.zeros_like(x) if want else None for x, want in zip(extras, wanted[2:], strict=True)]
+
+    def add(self, step: _Step, q: geo.Side, g: geo.Side, a: int, b: int) -> None:
+        """Take in the block of queries a to b."""
+        walk, slopes = self.walk, step.slopes
+        gallery = self.gallery if walk.moves_gallery else None
+        if slopes is not None and self.itself and gallery is not None and slopes.shape[0] == slopes.shape[1]:
+            # The whole batch in one block: both halves of its gradient are one product.
+            gallery += geo.pull_back(slopes + slopes.T, g, g, walk.geometry)
+        elif slopes is not None:
+            if self.queries is not None:
+                self.queries[a:b] += geo.pull_back(slopes, q, g, walk.geometry)
+            if gallery is not None:
+                gallery += geo.pull_back(slopes.T, g, q, walk.geometry)
+        fresh = iter(step.extras)
+        for k, gradient in enumerate(self.extras):
+            if gradient is not None:
+                (gradient[a:b] if k < walk.own else gradient).add_(next(fresh))
+
+    def all(self) -> list[Tensor | None]:
+        return [self.queries, None if self.itself else self.gallery, *self.extras]
+
+
+def _walk(
+    walk: Walk, wanted: tuple[bool, ...], inputs: _Inputs, cotangent: Tensor | None = None
+) -> tuple[list[_Step], list[Tensor | None]]:
+    """Every block in turn: its results, without what went into the gradients, and the gradients of all of them."""
+    q = geo.side(inputs.queries, walk.geometry)
+    g = q if inputs.gallery is None else geo.side(inputs.gallery, walk.geometry)
+    there_labels = inputs.labels if inputs.gallery_labels is None else inputs.gallery_labels
+    gradients = _Gradients(walk, wanted, q, g, inputs.extras)
+    steps = []
+    for a, b in walk.blocks():
+        here = q.block(a, b)
+        step = _step(
+            walk,
+            wanted,
+            a,
+            geo.table(here, g, walk.geometry),
+            inputs.labels[a:b],
+            there_labels,
+            inputs.valid,
+            [x[a:b] if k < walk.own else x for k, x in enumerate(inputs.extras)],
+            cotangent[a - walk.start : b - walk.start]
+            if walk.reduce == "each" and cotangent is not None
+            else cotangent,
+        )
+        gradients.add(step, here, g, a, b)
+        steps.append(_Step(step.result, step.counted, None, ()))
+        if walk.reduce == "sum" and len(steps) == 2:
+            steps = [_Step(steps[0].result + steps[1].result, (), None, ())]
+    return steps, gradients.all()
+
+
+class _Walked(torch.autograd.Function):
+    """One walk over the blocks.
+
+    `total` has a scalar to be differentiated, so its gradients are formed on the way: three products in all. `each`
+    and `sum` learn what to differentiate only when the gradient comes back, so they walk again then: four products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, walk: Walk, wanted: tuple[bool, ...], *tensors: Tensor | None) -> Any:
+        inputs = _Inputs.of(tensors)
+        ctx.walk, ctx.wanted = walk, wanted
+        if walk.reduce != "total":
+            ctx.save_for_backward(*tensors)
+            steps, _ = _walk(walk, (False,) * len(wanted), inputs)
+            return torch.cat([step.result for step in steps]) if walk.reduce == "each" else steps[0].result
+        steps, gradients = _walk(walk, wanted, inputs)
+        ctx.formed = [gradient is not None for gradient in gradients]
+        ctx.save_for_backward(*inputs.moving(), *(gradient for gradient in gradients if gradient is not None))
+        count = torch.stack([step.counted for step in steps]).sum()
+        ctx.mark_non_differentiable(count)
+        return torch.stack([step.result for step in steps]).sum(), count
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, *count: Any) -> Any:
+        if ctx.walk.reduce == "total":
+            moving, saved = ctx.saved_tensors[: len(ctx.formed)], iter(ctx.saved_tensors[len(ctx.formed) :])
+            # A float64 scalar leaves the float32 gradients what they are.
+            gradients = [next(saved) * cotangent if formed else None for formed in ctx.formed]
+        else:
+            inputs = _Inputs.of(ctx.saved_tensors)
+            moving = inputs.moving()
+            with torch.autocast(cotangent.device.type, enabled=False):
+                _, gradients = _walk(ctx.walk, ctx.wanted, inputs, cotangent)
+        queries, gallery, *extras = [
+            None if gradient is None else _Second.apply(gradient.to(x.dtype), x)
+            for gradient, x in zip(gradients, moving, strict=True)
+        ]
+        return None, None, queries, gallery, None, None, None, *extras
+
 
 class _Second(torch.autograd.Function):
     """Identity on the first derivative by `of`; asking it for another gets a sentence instead of a wrong Hessian."""
@@ -111,154 +274,6 @@ class _Second(torch.autograd.Function):
             "a Tuplet loss was differentiated twice, but the row engine forms first derivatives only; "
             "leave out create_graph=True, or write the loss in plain torch on the whole table"
         )
-
-
-class _Gradients:
-    """The gradients of one walk, filled block by block."""
-
-    def __init__(self, walk: Walk, wanted: Sequence[bool], q: geo.Side, g: geo.Side, extras: Sequence[Tensor]) -> None:
-        self.walk, self.itself = walk, g is q
-        self.queries = torch.zeros_like(q.vectors) if wanted[0] else None
-        self.gallery = self.queries if self.itself else torch.zeros_like(g.vectors) if wanted[1] else None
-        self.extras = [torch.zeros_like(x) if want else None for x, want in zip(extras, wanted[2:], strict=True)]
-
-    def add(self, block: "_Block", weights: Tensor, extras: Sequence[Tensor], g: geo.Side) -> None:
-        """Take in a block: the weights on its table, and the gradients of those extras that want one."""
-        walk, a, b, q = self.walk, block.start, block.stop, block.queries
-        if walk.member:
-            # Weights may come expanded from a plain sum: contiguous memory of their own before a write.
-            weights = weights.contiguous()
-            torch.diagonal(weights, offset=a).fill_(0)
-        slopes = geo.slopes(weights, block.table, walk.geometry)
-        gallery = self.gallery if walk.moves_gallery else None
-        if self.itself and gallery is not None and slopes.shape[0] == slopes.shape[1]:
-            # The whole batch in one block: both halves of its gradient are one product.
-            gallery += geo.pull_back(slopes + slopes.T, g.vectors, g.vectors, walk.geometry)
-        else:
-            if self.queries is not None:
-                self.queries[a:b] += geo.pull_back(slopes, q.vectors, g.vectors, walk.geometry)
-            if gallery is not None:
-                gallery += geo.pull_back(slopes.T, g.vectors, q.vectors, walk.geometry)
-        fresh = iter(extras)
-        for k, gradient in enumerate(self.extras):
-            if gradient is not None:
-                (gradient[a:b] if k < walk.own else gradient).add_(next(fresh))
-
-    def all(self) -> list[Tensor | None]:
-        """In the order of the inputs: queries, gallery, extras."""
-        return [self.queries, None if self.itself else self.gallery, *self.extras]
-
-
-class _Block:
-    """One block: its table, and the loss's rows as a function of the table and of the extras that want a gradient."""
-
-    def __init__(
-        self, walk: Walk, inputs: _Inputs, wanted: Sequence[bool], q: geo.Side, g: geo.Side, a: int, b: int
-    ) -> None:
-        self.walk, self.start, self.stop, self.wanted = walk, a, b, wanted[2:]
-        self.queries = q.block(a, b)
-        self.table = geo.table(self.queries, g, walk.geometry)
-        self.positive, self.negative = block_masks(
-            walk.same, inputs.labels, inputs.gallery_labels, inputs.valid, walk.member, a, b
-        )
-        self.extras = [x[a:b] if k < walk.own else x for k, x in enumerate(inputs.extras)]
-
-    def function(self, table: Tensor, *moving: Tensor) -> Any:
-        fresh = iter(moving)
-        extras = [next(fresh) if want else x for x, want in zip(self.extras, self.wanted, strict=True)]
-        out = self.walk.rows(table, self.positive, self.negative, *extras)
-        if self.walk.reduce != "total":
-            return out, ()
-        total, count = out
-        # The sums of a large batch pass what float32 can count.
-        wide = geo.widest(table.device)
-        return torch.where(count > 0, total, 0).to(wide).sum(), count.to(wide).sum()
-
-    def value(self) -> Any:
-        """What the function gives, without any gradient work."""
-        return self.function(self.table, *self.moving())
-
-    def vjp(self) -> Any:
-        """The same, with the function that pulls a cotangent back to the table and the moving extras."""
-        return torch.func.vjp(self.function, self.table, *self.moving(), has_aux=True)
-
-    def moving(self) -> list[Tensor]:
-        return [x for x, want in zip(self.extras, self.wanted, strict=True) if want]
-
-
-class _Walked(torch.autograd.Function):
-    """One walk over the blocks.
-
-    `total` has a scalar to be differentiated, so its gradients are formed on the way: three products in all. `each`
-    and `sum` learn what to differentiate only when the gradient comes back, so they walk again then: four products.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, walk: Walk, wanted: tuple[bool, ...], *tensors: Tensor | None) -> Any:
-        inputs = _Inputs.of(tensors)
-        ctx.walk, ctx.wanted = walk, wanted
-        moved = (inputs.queries, inputs.gallery, *inputs.extras)
-        q, g = _sides(walk, inputs)
-        at_once = walk.reduce == "total" and any(wanted)
-        gradients = _Gradients(walk, wanted, q, g, inputs.extras) if at_once else None
-        results: list[Any] = []
-        counts: list[Any] = []
-        for a, b in walk.blocks():
-            block = _Block(walk, inputs, wanted, q, g, a, b)
-            if gradients is None:
-                result, count = block.value()
-            else:
-                result, back, count = block.vjp()
-                weights, *extras = back(torch.ones_like(result))
-                gradients.add(block, weights, extras, g)
-            if walk.reduce == "sum" and results:
-                result = results.pop() + result
-            results.append(result)
-            counts.append(count)
-        if walk.reduce == "total":
-            count = torch.stack(counts).sum()
-            ctx.mark_non_differentiable(count)
-            if gradients is not None:
-                formed = gradients.all()
-                ctx.formed = [gradient is not None for gradient in formed]
-                ctx.save_for_backward(*moved, *(gradient for gradient in formed if gradient is not None))
-            return torch.stack(results).sum(), count
-        ctx.save_for_backward(*tensors)
-        return torch.cat(results) if walk.reduce == "each" else results[0]
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor, *count: Any) -> Any:
-        if ctx.walk.reduce == "total":
-            moved, saved = ctx.saved_tensors[: len(ctx.formed)], iter(ctx.saved_tensors[len(ctx.formed) :])
-            # A float64 scalar leaves the float32 gradients what they are.
-            formed = [next(saved) * cotangent if present else None for present in ctx.formed]
-        else:
-            inputs = _Inputs.of(ctx.saved_tensors)
-            moved = (inputs.queries, inputs.gallery, *inputs.extras)
-            with torch.autocast(cotangent.device.type, enabled=False):
-                formed = _walk_back(ctx.walk, ctx.wanted, cotangent, inputs)
-        queries, gallery, *extras = [
-            None if gradient is None else _Second.apply(gradient.to(x.dtype), x)
-            for gradient, x in zip(formed, moved, strict=True)
-        ]
-        return None, None, queries, gallery, None, None, None, *extras
-
-
-def _sides(walk: Walk, inputs: _Inputs) -> tuple[geo.Side, geo.Side]:
-    q = geo.side(inputs.queries, walk.geometry)
-    return q, q if inputs.gallery is None else geo.side(inputs.gallery, walk.geometry)
-
-
-def _walk_back(walk: Walk, wanted: Sequence[bool], cotangent: Tensor, inputs: _Inputs) -> list[Tensor | None]:
-    """The second walk of `each` and `sum`: the same blocks again, now with what came back for them."""
-    q, g = _sides(walk, inputs)
-    gradients = _Gradients(walk, wanted, q, g, inputs.extras)
-    for a, b in walk.blocks():
-        block = _Block(walk, inputs, wanted, q, g, a, b)
-        _, back, _ = block.vjp()
-        weights, *extras = back(cotangent[a - walk.start : b - walk.start] if walk.reduce == "each" else cotangent)
-        gradients.add(block, weights, extras, g)
-    return gradients.all()
 
 
 def walk_rows(

@@ -78,13 +78,18 @@ def slopes(weights: Tensor, table: Tensor, geometry: Geometry) -> Tensor:
     return weights / torch.where(table > 0, table, torch.inf)
 
 
-def pull_back(slopes: Tensor, here: Tensor, there: Tensor, geometry: Geometry) -> Tensor:
+def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Tensor:
     """The gradient on the vectors `here` (the rows of `slopes`) that look at the vectors `there` (its columns).
 
     Products: S·there. Distances: rowsum(S)·here − S·there.
     """
-    product = slopes @ there
-    return product if geometry == "dot" else slopes.sum(1, keepdim=True) * here - product
+    product = slopes @ there.vectors
+    return product if geometry == "dot" else slopes.sum(1, keepdim=True) * here.vectors - product
+
+
+def zeros(side: Side) -> Tensor:
+    """Where the gradient of a side is summed up."""
+    return torch.zeros_like(side.vectors)
 
 
 def between(a: Tensor, b: Tensor, geometry: Geometry) -> Tensor:

@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 class Rule(Protocol):
-    """Chooses the informative pairs of a block: what `View.filtered` takes, and every rule of `tuplet.mining` is."""
+    """Chooses the informative pairs of a block: the `rule` of a view, as every rule of `tuplet.mining` is one."""
 
     def inputs(self, view: "View") -> tuple[Tensor, ...]:
         """Tensors with a row per query that the rule wants to see beside the block."""
@@ -151,7 +151,8 @@ class View:
     ) -> Any:
         if self.rule is not None:
             seen = self.rule.inputs(self)
-            rows, own = _choosing(self.rule, rows, len(seen), self), (*seen, *own)
+            rows = _choosing(self.rule, rows, len(seen), self.geometry, self.queries.shape[1])
+            own = (*seen, *own)
         extras = [self._input(x) for x in (*own, *other, *shared)]
         walk = Walk(
             rows=rows,
@@ -176,7 +177,7 @@ class View:
         return self.block_rows or default_block_rows(self.size, self.there.shape[0], here.dtype, here.device)
 
     def _masks(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        return block_masks(self.same, self.labels, self.gallery_labels, self.valid, self.member, start, stop)
+        return block_masks(self.same, self.labels[start:stop], self.there_labels, self.valid, self.member, start)
 
     def _input(self, x: Tensor) -> Tensor:
         if isinstance(x, nn.Parameter):
@@ -263,11 +264,11 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
 
 
-def _choosing(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Callable[..., Any]:
+def _choosing(rule: Rule, rows: Callable[..., Any], seen: int, geometry: geo.Geometry, dim: int) -> Callable[..., Any]:
     """The row function behind a rule that chooses its positives and negatives."""
 
     def chosen(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
-        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
+        block = Block(table.detach(), positive, negative, geometry, dim)
         return rows(table, *rule(block, *extras[:seen]), *extras[seen:])
 
     return chosen
