@@ -171,6 +171,18 @@ def test_floating_point_pixels_are_refused():
         read_image(Image.new("I", (3, 3), 70_000))
 
 
+def test_large_jpegs_may_be_decoded_smaller_but_not_too_small():
+    y, x = np.mgrid[:1500, :2000]
+    waves = np.stack([np.sin(x / 90), np.cos(y / 70), np.sin((x + y) / 110)], -1)
+    content = encoded(Image.fromarray(((waves + 1) * 127).astype(np.uint8)), "JPEG", quality=95)
+    assert read_image(content).size == (2000, 1500)
+    assert read_image(content, least=1501).size == (2000, 1500)
+    assert read_image(content, least=300).size == (500, 375)
+    whole, quick = (np.asarray(fit(read_image(content, least=n), 128, "square")).astype(float) for n in (None, 256))
+    assert np.abs(whole - quick).mean() < 1
+    assert read_image(encoded(photograph(), "PNG"), least=2).size == (40, 30)
+
+
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing\.jpg"):
         read_image(tmp_path / "nothing.jpg")

@@ -14,8 +14,9 @@ from tuplet.data.decode import MEAN_COLOUR, Fit
 _GREY = (0.299, 0.587, 0.114)
 #: From RGB to the YIQ of analogue television: Y is grey, and a turn of I and Q changes nothing but the hue.
 _YIQ = np.array([_GREY, [0.595716, -0.274453, -0.321263], [0.211456, -0.522591, 0.311135]])
-_TO_GREY = np.outer(np.ones(3), _GREY)
-_QUARTER_TURN = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _YIQ
+_TURN = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _YIQ
+#: What a colour becomes: its grey, all but its grey, and all but its grey after a quarter turn of the hue.
+_PARTS = np.stack([np.outer(np.ones(3), _GREY), np.eye(3) - np.outer(np.ones(3), _GREY), _TURN])
 _DRAWS = 14
 
 
@@ -85,9 +86,9 @@ class Augment:
 
     def _chances(self, index: Tensor, step: int) -> Tensor:
         """Uniform numbers (N, 14); the device's keys come first, so that those of the host need no copy."""
-        times = (index[:, None] == index).tril(-1).sum(1)
-        numbers = torch.arange(_DRAWS, device=index.device)
-        return uniform(index[:, None], numbers, times[:, None], step, self.seed)
+        earlier = (index[:, None] == index).tril(-1).sum(1)
+        draws = _DRAWS * earlier[:, None] + torch.arange(_DRAWS, device=index.device)
+        return uniform(index[:, None], draws, step, self.seed)
 
     def _boxes(self, aspects: Tensor, chance: Tensor) -> Tensor:
         if self.area is None:
@@ -107,16 +108,16 @@ class Augment:
         if not (self.brightness or self.contrast or self.saturation or self.hue):
             return images
         amounts = constant((self.brightness, self.contrast, self.saturation, 2 * math.pi * self.hue), images.device)
-        bright, contrast, saturation, turn = ((2 * chance - 1) * amounts).unbind(1)
-        bright, contrast, saturation = 1 + bright, 1 + contrast, 1 + saturation
-        grey, quarter_turn = (_matrix(m, images.device) for m in (_TO_GREY, _QUARTER_TURN))
-        colours = _matrix(np.eye(3) - _TO_GREY, images.device)
-        across, along = (saturation * part for part in (turn.sin(), turn.cos()))
-        matrix = grey + along[:, None, None] * colours + across[:, None, None] * quarter_turn
-        mean_grey = images.mean((2, 3)) @ constant(_GREY, images.device)
-        offset = bright * (1 - contrast) * mean_grey
-        flat = torch.baddbmm(offset[:, None, None], (bright * contrast)[:, None, None] * matrix, images.flatten(2))
-        return flat.view_as(images).clamp_(0, 255)
+        *factors, turn = ((2 * chance - 1) * amounts).unbind(1)
+        bright, contrast, saturation = (1 + factor for factor in factors)
+        shares = torch.stack([torch.ones_like(turn), saturation * turn.cos(), saturation * turn.sin()], 1)
+        parts = constant(tuple(_PARTS.flatten().tolist()), images.device).view(3, 9)
+        matrix = ((bright * contrast)[:, None] * shares @ parts).view(-1, 3, 3)
+        out = (matrix @ images.flatten(2)).view_as(images)
+        if self.contrast:
+            mean_grey = images.mean((2, 3)) @ constant(_GREY, images.device)
+            out += (bright * (1 - contrast) * mean_grey)[:, None, None, None]
+        return out.clamp_(0, 255)
 
     def _erase(self, images: Tensor, chance: Tensor) -> Tensor:
         """Paint a rectangle of 2 to 33 % of the area, up to 3.3 times as wide as high or as high as wide."""
@@ -128,7 +129,3 @@ class Augment:
         across, down = ((at > start[:, i, None]) & (at < (start + sides)[:, i, None]) for i in (0, 1))
         hole = down[:, :, None] & across[:, None, :] & (chance[:, 0] < self.erase)[:, None, None]
         return torch.where(hole[:, None], constant(MEAN_COLOUR, images.device)[:, None, None], images)
-
-
-def _matrix(values: np.ndarray, device: torch.device) -> Tensor:
-    return constant(tuple(values.flatten().tolist()), device).view(3, 3)

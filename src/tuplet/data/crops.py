@@ -69,7 +69,8 @@ def boxes_at(lefts: Tensor, pictures: Tensor, size: int) -> Tensor:
 
 def mirrored(boxes: Tensor) -> Tensor:
     """The boxes from right to left."""
-    return boxes[:, [2, 1, 0, 3]]
+    left, top, right, bottom = boxes.unbind(1)
+    return torch.stack([right, top, left, bottom], 1)
 
 
 def views(

@@ -73,14 +73,14 @@ class Dataset:
             return f"number {index} of the arrays in memory"
         return str(self.images[index])
 
-    def image(self, index: int) -> Image.Image:
-        """The picture of an example, upright and RGB."""
+    def image(self, index: int, least: int | None = None) -> Image.Image:
+        """The picture of an example, upright and RGB; `least` as in `tuplet.data.decode.read_image`."""
         if self.images is None:
             raise ValueError("this dataset holds feature vectors and no images")
         source = self.images[index]
         if isinstance(source, Tensor):
             return Image.fromarray(source.permute(1, 2, 0).contiguous().numpy())
-        return read_image(source if isinstance(source, str) else read_bytes(source), name=str(source))
+        return read_image(source if isinstance(source, str) else read_bytes(source), str(source), least)
 
     def select(self, indices: Sequence[int] | Tensor) -> "Dataset":
         """The examples at these indices, or where this mask is true; labels and class names stay as they are."""

@@ -32,32 +32,36 @@ _UPRIGHT = {
 }
 
 
-def read_image(source: Source, name: str | None = None) -> Image.Image:
+def read_image(source: Source, name: str | None = None, least: int | None = None) -> Image.Image:
     """Read an image as upright RGB.
 
     `source` is a path, the bytes of a file, a binary file or an image. The EXIF orientation is applied (one that
     cannot be read counts as upright), transparency is laid over `BACKGROUND`, 16-bit greys are divided by 257 and
     so keep their range, greyscale, palette, CMYK and YCbCr pictures become RGB; of an animation the first frame
     counts. A corrupt or truncated file, and one of more than `MAX_PIXELS` pixels, is a ValueError with its path,
-    or with `name` where there is no path.
+    or with `name` where there is no path. A JPEG may be decoded at a half, a quarter or an eighth of its size, which is
+    several times faster, where both sides stay at `least` so long.
 
     >>> read_image(Image.new("LA", (4, 3), (0, 0))).getpixel((0, 0))
     (255, 255, 255)
     """
     if isinstance(source, str | os.PathLike):
         with Path(source).open("rb") as file:
-            return _decode(file, name or str(source))
+            return _decode(file, name or str(source), least)
     if isinstance(source, bytes):
-        return _decode(io.BytesIO(source), name or f"of {len(source)} bytes in memory")
-    return _decode(source, name or str(getattr(source, "filename", "") or getattr(source, "name", "in memory")))
+        return _decode(io.BytesIO(source), name or f"of {len(source)} bytes in memory", least)
+    name = name or str(getattr(source, "filename", "") or getattr(source, "name", "in memory"))
+    return _decode(source, name, least)
 
 
-def _decode(source: BinaryIO | Image.Image, name: str) -> Image.Image:
+def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Image.Image:
     try:
         image = source if isinstance(source, Image.Image) else Image.open(source)
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(f"its {width}×{height} pixels exceed tuplet.data.decode.MAX_PIXELS = {MAX_PIXELS:,}")
+        if least is not None:
+            image.draft(image.mode, (least, least))
         image.load()
         if image.format == "PNG" and not isinstance(source, Image.Image):
             source.seek(0)

@@ -123,7 +123,7 @@ class _Squares(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, float, str]:
         try:
-            image = self.data.image(index)
+            image = self.data.image(index, least=2 * self.size)
         except (ValueError, OSError) as error:
             return torch.zeros(3, self.size, self.size, dtype=torch.uint8), 1.0, str(error)
         return to_tensor(fit(image, self.size, "square")), image.width / image.height, ""

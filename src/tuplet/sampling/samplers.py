@@ -20,7 +20,9 @@ class ClassBalancedSampler(ClassSampler):
     [6]
     """
 
-    def __init__(self, labels: Labels, classes: int, per_class: int, seed: int = 0, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, labels: Labels, classes: int = 24, per_class: int = 5, seed: int = 0, **options: Unpack[Options]
+    ) -> None:
         at_least("classes", classes, 1)
         at_least("per_class", per_class, 1)
         super().__init__(labels, classes * per_class, seed, **options)

@@ -1,0 +1,212 @@
+"""From files to batches: each step beside Pillow's own way, and what the data path costs training.
+
+On a CPU: images per second of decoding, caching and augmenting on one thread, beside the same step in Pillow.
+With --device cuda: the throughput of training a ResNet-50 on augmented batches out of the device cache, over that of
+training it on one constant batch. Photographs are those of CUB-200-2011 where TUPLET_DATA has them, else noise; both
+are first written as JPEG of 500 × 375, which is what a CUB photograph usually is.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+import common
+from tuplet import data as tuplet_data
+from tuplet.data import Augment, Dataset
+from tuplet.sampling import ClassBalancedSampler
+
+CROP = Augment(size=224, resize=256, fit="square")
+FULL = Augment(size=224, area=(0.1, 1.0), brightness=0.4, contrast=0.4, saturation=0.4)
+
+
+def photographs(folder: Path, count: int) -> Dataset:
+    """JPEG files of 500 × 375, eight a class."""
+    real = tuplet_data.open(Path(os.environ["TUPLET_DATA"], "cub200.csv")) if "TUPLET_DATA" in os.environ else None
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        if real is not None:
+            image = real.image(number * len(real) // count)
+        else:
+            image = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
+        image.resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{number:05d}.jpg", quality=90)
+    names = tuple(str(c) for c in range(count // 8))
+    return Dataset(torch.arange(count) // 8, names, images=[str(path) for path in sorted(folder.glob("*.jpg"))])
+
+
+def rate(run: Callable[[], object], count: int, repeats: int = 5) -> float:
+    """Images per second: the median of a few runs after one that warms up."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return count / median(times[1:])
+
+
+def decode_with_pillow(paths: list[str]) -> Tensor:
+    images = [Image.open(path).convert("RGB").resize((256, 256), Image.Resampling.BICUBIC) for path in paths]
+    return torch.stack([torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in images])
+
+
+def crop_with_pillow(images: list[Image.Image], rng: np.random.Generator) -> Tensor:
+    out = []
+    for image in images:
+        left, top = rng.integers(0, 33, 2).tolist()
+        part = image.crop((left, top, left + 224, top + 224))
+        out.append(torch.from_numpy(np.array(ImageOps.mirror(part) if rng.random() < 0.5 else part)))
+    return torch.stack(out).permute(0, 3, 1, 2).float()
+
+
+def augment_with_pillow(images: list[Image.Image], rng: np.random.Generator) -> Tensor:
+    out = []
+    for image in images:
+        side = 256 * float(np.sqrt(rng.uniform(0.1, 1.0)))
+        left, top = (rng.random(2) * (256 - side)).tolist()
+        part = image.resize((224, 224), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+        part = ImageOps.mirror(part) if rng.random() < 0.5 else part
+        for change in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+            part = change(part).enhance(rng.uniform(0.6, 1.4))
+        out.append(torch.from_numpy(np.array(part)))
+    return torch.stack(out).permute(0, 3, 1, 2).float()
+
+
+def measure_on_cpu(folder: Path) -> Iterator[dict[str, Any]]:
+    data = photographs(folder, 240)
+    paths = [data.path(i) for i in range(len(data))]
+    pillow = rate(lambda: decode_with_pillow(paths), len(data), repeats=3)
+    for workers in (0, len(os.sched_getaffinity(0))):
+        ours = rate(lambda n=workers: tuplet_data.load(data, workers=n), len(data), repeats=3)  # type: ignore[misc]
+        where = f"in {workers} workers" if workers else "in this process"
+        yield {"step": f"decode and resize to 256², {where}", "ours": ours, "pillow": pillow}
+    store = tuplet_data.load(data, folder=folder / "cache", workers=0)
+    order = torch.randperm(len(data)).split(60)
+    reopen = rate(lambda: tuplet_data.load(data, folder=folder / "cache", workers=0), len(data))
+    yield {"step": "open the cache on disk, for the whole dataset", "ours": reopen, "pillow": None}
+    read = rate(lambda: [store.values[index] for index in order], len(data))
+    yield {"step": "read shuffled batches from the cache", "ours": read, "pillow": pillow}
+    batch, index = store.values[:60].clone(), torch.arange(60)
+    images = [data.image(i).resize((256, 256)) for i in range(60)]
+    rng = np.random.default_rng(0)
+    for name, augment, theirs in (
+        ("random crop and mirror", CROP, crop_with_pillow),
+        ("random resized crop, mirror and colour jitter", FULL, augment_with_pillow),
+    ):
+        ours = rate(lambda augment=augment: augment(batch, index, 0), 60)  # type: ignore[misc]
+        yield {"step": name, "ours": ours, "pillow": rate(lambda theirs=theirs: theirs(images, rng), 60)}  # type: ignore[misc]
+
+
+def training_step(device: str) -> Callable[[Tensor, Tensor], None]:
+    """Forward, backward and update of a ResNet-50 in bfloat16."""
+    from tuplet import losses, models
+
+    embedder = models.create("resnet50", dim=512, weights=None).to(device).train()
+    embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.AdamW(embedder.parameters(), lr=1e-5, fused=True)
+    loss = losses.MultiSimilarityLoss()
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            vectors = embedder(images.contiguous(memory_format=torch.channels_last))
+        loss(vectors.float(), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def measure_on_cuda(folder: Path, steps: int, rounds: int) -> Iterator[dict[str, Any]]:
+    data = photographs(folder, 2_400)
+    start = time.perf_counter()
+    store = tuplet_data.load(data)
+    decoded = time.perf_counter()
+    store = store.to("cuda")
+    torch.cuda.synchronize()
+    copied = time.perf_counter()
+    yield {"figure": "filling: decode and resize to 256²", "unit": "images/s", "value": len(data) / (decoded - start)}
+    yield {"figure": "filling: copy to the device", "unit": "images/s", "value": len(data) / (copied - decoded)}
+    step = training_step("cuda")
+    sampler = ClassBalancedSampler(data.labels, classes=24, per_class=5, batches=steps)
+    first = next(tuplet_data.batches(store, sampler, "cuda"))
+    constant = FULL(first.values, first.index, 0, first.aspects)
+
+    def on_constant() -> None:
+        for _ in range(steps):
+            step(constant, first.labels)
+
+    def on_data() -> None:
+        for number, batch in enumerate(tuplet_data.batches(store, sampler, "cuda")):
+            step(FULL(batch.values, batch.index, number, batch.aspects), batch.labels)
+
+    def on_data_alone() -> None:
+        for number, batch in enumerate(tuplet_data.batches(store, sampler, "cuda")):
+            FULL(batch.values, batch.index, number, batch.aspects)
+
+    def seconds(run: Callable[[], None]) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / steps
+
+    runs = {"constant": on_constant, "data": on_data, "alone": on_data_alone}
+    for run in runs.values():
+        run()
+    torch.cuda.set_sync_debug_mode("error")  # from here on, whatever makes the host wait for the device is an error
+    on_data_alone()
+    torch.cuda.set_sync_debug_mode("default")
+    # In turns, so that a machine that slows down slows all of them.
+    times = [{name: seconds(run) for name, run in runs.items()} for _ in range(rounds)]
+    middle = {name: median(turn[name] for turn in times) for name in runs}
+    yield {"figure": "training on a constant batch of 120", "unit": "images/s", "value": 120 / middle["constant"]}
+    yield {"figure": "training from the device cache, augmented", "unit": "images/s", "value": 120 / middle["data"]}
+    ratio = median(turn["constant"] / turn["data"] for turn in times)
+    yield {"figure": "the second over the first", "unit": "", "value": ratio}
+    yield {"figure": "batch and augmentation alone", "unit": "ms a batch of 120", "value": 1e3 * middle["alone"]}
+
+
+def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) -> str:
+    lines = [f"### {common.machine(device)}", "", f"torch {versions['torch']}, Pillow {versions['pillow']}."]
+    if device == "cpu":
+        lines += ["", "| step | images/s | Pillow's own way | ratio |", "| --- | --- | --- | --- |"]
+        for row in rows:
+            beside = f"{row['pillow']:,.0f} | {row['ours'] / row['pillow']:.2f}" if row["pillow"] else "– | –"
+            lines.append(f"| {row['step']} | {row['ours']:,.0f} | {beside} |")
+    else:
+        lines += ["", "| figure | value |", "| --- | --- |"]
+        lines += [
+            f"| {row['figure']} | {row['value']:,.{3 if row['value'] < 10 else 0}f} {row['unit']} |" for row in rows
+        ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--steps", type=int, default=40, help="training steps a turn, on a GPU")
+    parser.add_argument("--rounds", type=int, default=5, help="turns, on a GPU")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.device == "cpu":
+            torch.set_num_threads(1)
+            rows = list(measure_on_cpu(Path(folder)))
+        else:
+            rows = list(measure_on_cuda(Path(folder), arguments.steps, arguments.rounds))
+    versions = common.versions("pillow")
+    print(text := report(rows, arguments.device, versions))
+    facts = {"machine": common.machine(arguments.device), "versions": versions, "rows": rows}
+    common.save(f"data_{arguments.device}", facts)
+    common.write_between("data.md", f"data on {arguments.device}", text)
+
+
+if __name__ == "__main__":
+    main()
