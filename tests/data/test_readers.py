@@ -145,7 +145,9 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
         ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species"),
         ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2"),
         ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 both 'y' and 'x'"),
-        ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* width or height that is not above 0"),
+        ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* has the size 5 × 0; both must be numbers above 0"),
+        ("path,label,width,height\na.png,1,5,tall\n", "row 2 of .* has the size 5 × tall"),
+        ("path,label\na.png,1\na.png,\n", "row 3 of .* has no label"),
     ],
 )
 def test_bad_tables_get_one_sentence(tmp_path, text, message):
@@ -201,11 +203,22 @@ def test_what_is_not_there_gets_one_sentence(tmp_path):
         tuplet_data.open(tmp_path, layout="cub")
 
 
+def test_a_file_that_was_appended_to_a_tar_again_counts_once(tmp_path):
+    picture(tmp_path / "ant" / "1.png", 1)
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        tar.add(tmp_path / "ant" / "1.png", "ant/1.png")
+        picture(tmp_path / "ant" / "1.png", 9)
+        tar.add(tmp_path / "ant" / "1.png", "ant/1.png")
+    data = tuplet_data.open(tmp_path / "t.tar")
+    assert len(data) == 1
+    assert data.image(0).getpixel((0, 0)) == (9, 0, 0)
+
+
 def test_a_gzip_that_is_no_tar_gets_one_sentence(tmp_path):
     path = tmp_path / "x.tar.gz"
     buffer = io.BytesIO()
     with gzip.open(buffer, "w") as file:
         file.write(b"hello" * 1000)
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(ValueError, match="cannot be read as a tar"):
+    with pytest.raises(ValueError, match=r"^.*x\.tar\.gz cannot be read as a tar: [^\n]*; fetch it again$"):
         tuplet_data.open(path)

@@ -8,17 +8,15 @@ for step, batch in enumerate(tuplet.data.batches(store, sampler, "cuda")):
     images = augment(batch.values, batch.index, step, batch.aspects)
 """
 
-from tuplet.data.arrays import features_file, from_features, from_images
+from tuplet.data.arrays import from_features, from_images
 from tuplet.data.augment import Augment
 from tuplet.data.batches import Batch, batches
 from tuplet.data.crops import views
 from tuplet.data.dataset import Dataset
-from tuplet.data.folders import class_folders
 from tuplet.data.glyphs import glyphs
 from tuplet.data.official import lfw_pairs
 from tuplet.data.opening import open
 from tuplet.data.store import Store, load
-from tuplet.data.tables import table
 
 __all__ = [
     "Augment",
@@ -26,14 +24,11 @@ __all__ = [
     "Dataset",
     "Store",
     "batches",
-    "class_folders",
-    "features_file",
     "from_features",
     "from_images",
     "glyphs",
     "lfw_pairs",
     "load",
     "open",
-    "table",
     "views",
 ]

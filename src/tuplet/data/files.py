@@ -71,8 +71,9 @@ class Files(Mapping[str, Location]):
         elif path.is_file():
             found = _in_tar(path)
         else:
-            raise FileNotFoundError(f"{path} does not exist; give a folder or a tar of images")
-        return cls(str(path), {name: location for name, location in sorted(found) if not _hidden(name)})
+            raise FileNotFoundError(f"{path} does not exist; give a folder or a tar")
+        named = sorted(found, key=lambda item: item[0])
+        return cls(str(path), {name: location for name, location in named if not _hidden(name)})
 
     def __getitem__(self, name: str) -> Location:
         return self._locations[name]
@@ -127,4 +128,5 @@ def _in_tar(path: Path) -> Iterator[tuple[str, Location]]:
             if not compressed and path.stat().st_size <= tar.offset:
                 raise EOFError("its end is missing")  # a cut between two members, which tarfile passes over
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as a tar: {error}; fetch it again") from error
+        reason = str(error).split(":\n")[0]
+        raise ValueError(f"{path} cannot be read as a tar: {reason}; fetch it again") from error

@@ -26,11 +26,7 @@ def class_folders(files: Files) -> Dataset:
     if all(len(folders) > 1 and folders[0] in SPLIT_FOLDERS for folders in parts):
         splits = tuple(folders[0] for folders in parts)
         parts = [folders[1:] for folders in parts]
-    return labelled(["/".join(folders) for folders in parts], images=[files[name] for name in names], splits=splits)
-
-
-def labelled(classes: list[str], **values: object) -> Dataset:
-    """A dataset whose classes are these names, in sorted order."""
-    names = sorted(set(classes))
-    number = {name: label for label, name in enumerate(names)}
-    return Dataset(torch.tensor([number[name] for name in classes]), tuple(names), **values)  # type: ignore[arg-type]
+    classes = ["/".join(folders) for folders in parts]
+    number = {name: label for label, name in enumerate(sorted(set(classes)))}
+    labels = torch.tensor([number[name] for name in classes])
+    return Dataset(labels, tuple(number), images=[files[name] for name in names], splits=splits)

@@ -26,9 +26,9 @@ def open(
     - a folder or tar in the official layout of CUB-200-2011, Cars196, Stanford Online Products, In-Shop, LFW,
       Omniglot or MNIST. It is recognised by its files, or named by `layout`: cub200, cars196, sop, inshop, lfw,
       omniglot, mnist. Its splits must have the official sizes, unless `complete=False`;
-    - any other folder or tar of class folders (`tuplet.data.class_folders`);
-    - a `.csv` or `.parquet` table of paths and labels (`tuplet.data.table`, with its `columns`);
-    - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.features_file`).
+    - any other folder or tar of class folders (`tuplet.data.folders`);
+    - a `.csv` or `.parquet` table of paths and labels (`tuplet.data.tables`, with its `columns`);
+    - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.arrays`).
 
     >>> import tempfile
     >>> from PIL import Image

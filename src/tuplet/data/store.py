@@ -58,8 +58,9 @@ def load(
 
     `size` is 256 by default, or for arrays in memory their own. With a `folder` the bytes are kept there on disk and
     found again by the next run and by other processes (`tuplet.data.cache`). `workers` processes decode, by default
-    one a core; 0 is this process itself. A file that cannot be read stops the run with a sentence that names it;
-    with `on_error="skip"` it is left out, counted and reported. Feature vectors are taken as they are.
+    one a core where the dataset is worth it; 0 is this process itself. A file that cannot be read stops the run with
+    a sentence that names it; with `on_error="skip"` it is left out, counted and reported. Feature vectors are taken
+    as they are.
 
     >>> from tuplet.data import from_images
     >>> store = load(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16)
@@ -131,7 +132,7 @@ class _Squares(torch.utils.data.Dataset):
 
 def _decode(data: Dataset, size: int, workers: int | None) -> Iterator[tuple[Tensor, float, str]]:
     """All examples in order, whatever the number of workers."""
-    workers = min(16, _cores()) if workers is None else workers
+    workers = min(16, _cores(), len(data) // 64) if workers is None else workers
     loader = DataLoader(_Squares(data, size), batch_size=8, num_workers=workers, collate_fn=_together)
     for pixels, aspects, errors in loader:
         yield from zip(pixels, aspects, errors, strict=True)

@@ -28,17 +28,19 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
             raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
         if found[name] not in rows:
             raise ValueError(f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}")
-    values = {name: rows.get(column) for name, column in found.items()}
-    paths, raw_labels = values["path"] or [], values["label"] or []
-    if not paths:
+    values = {name: rows[column] for name, column in found.items() if column in rows}
+    if not values["path"]:
         raise ValueError(f"{path} has no rows below its header")
-    labels, names = _numbered(path, raw_labels, values["class"])
+    for name, column in values.items():
+        if "" in column:
+            raise ValueError(f"row {column.index('') + 2} of {path} has no {name}; fill it in or remove the row")
+    labels, names = _numbered(path, values["label"], values.get("class", values["label"]))
     return Dataset(
         labels=labels,
         class_names=names,
-        images=_located(path, paths),
-        splits=tuple(values["split"]) if values["split"] else None,
-        aspects=_aspects(path, values["width"], values["height"]),
+        images=_located(path, values["path"]),
+        splits=tuple(values["split"]) if "split" in values else None,
+        aspects=_aspects(path, values["width"], values["height"]) if {"width", "height"} <= values.keys() else None,
     )
 
 
@@ -53,18 +55,19 @@ def _csv(path: Path) -> dict[str, list[str]]:
 
 def _parquet(path: Path) -> dict[str, list[str]]:
     parquet = extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table")
-    return {name: list(map(str, column)) for name, column in parquet.read_table(path).to_pydict().items()}
+    columns = parquet.read_table(path).to_pydict()
+    return {name: ["" if v is None else str(v) for v in column] for name, column in columns.items()}
 
 
-def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str] | None) -> tuple[torch.Tensor, tuple[str, ...]]:
+def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Labels from 0 on, in the order of the integers or names that the table has, and the name of each."""
     try:
         order: list[str] = sorted(set(raw), key=int)
     except ValueError:
         order = sorted(set(raw))
     number = {value: label for label, value in enumerate(order)}
-    name: dict[str, str] = dict(zip(raw, classes or raw, strict=True))
-    for value, other in zip(raw, classes or raw, strict=True):
+    name = dict(zip(raw, classes, strict=True))
+    for value, other in zip(raw, classes, strict=True):
         if name[value] != other:
             raise ValueError(f"{path} names the label {value} both {name[value]!r} and {other!r}; correct the table")
     return torch.tensor([number[value] for value in raw]), tuple(name[value] for value in order)
@@ -86,11 +89,14 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
     return located
 
 
-def _aspects(path: Path, widths: Sequence[str] | None, heights: Sequence[str] | None) -> torch.Tensor | None:
-    if not widths or not heights:
-        return None
-    aspects = torch.tensor([float(w) / float(h) if float(h) > 0 else 0.0 for w, h in zip(widths, heights, strict=True)])
-    if not bool((aspects > 0).all()):
-        row = int((aspects <= 0).nonzero()[0]) + 2
-        raise ValueError(f"row {row} of {path} has a width or height that is not above 0")
-    return aspects
+def _aspects(path: Path, widths: Sequence[str], heights: Sequence[str]) -> torch.Tensor:
+    aspects = []
+    for number, size in enumerate(zip(widths, heights, strict=True), 2):
+        try:
+            width, height = map(float, size)
+        except ValueError:
+            width = height = 0.0
+        if not (width > 0 and height > 0):
+            raise ValueError(f"row {number} of {path} has the size {' × '.join(size)}; both must be numbers above 0")
+        aspects.append(width / height)
+    return torch.tensor(aspects)

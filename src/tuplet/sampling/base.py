@@ -33,7 +33,7 @@ class ClassSampler(Sampler[list[int]]):
 
     **Resuming.** `state_dict()` says how far the latest iteration has come, and after `load_state_dict` the next
     iteration yields exactly what would have followed. A `DataLoader` with workers draws ahead of what it has
-    delivered: count the delivered batches yourself and load {"epoch": …, "batch": that number}.
+    delivered: count the delivered batches yourself and load {**state, "batch": that number}.
     """
 
     def __init__(
