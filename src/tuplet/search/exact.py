@@ -1,0 +1,26 @@
+"""Exact search of a snapshot: the evaluator's own blocked top-k, among the rows that may be found."""
+
+import numpy as np
+import torch
+
+from tuplet.evaluation import nearest
+from tuplet.progress import silent
+from tuplet.search.snapshot import Snapshot
+
+#: A filter that leaves fewer than one row in so many is answered from a copy of those rows.
+FEW = 8
+
+
+def search(
+    snapshot: Snapshot, queries: np.ndarray, k: int, allowed: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows (n, ≤ k) of the nearest rows that are allowed, which are all where `allowed` is None."""
+    metric = snapshot.manifest.metric
+    with silent():
+        if allowed is not None and int(allowed.sum()) * FEW < len(allowed):
+            rows = np.flatnonzero(allowed)
+            found = nearest(queries, snapshot.vectors[rows], k, metric=metric)
+            return found.scores.numpy(), rows[found.indices.numpy()]
+        among = None if allowed is None else torch.from_numpy(allowed)
+        found = nearest(queries, snapshot.gallery, k, metric=metric, among=among)
+        return found.scores.numpy(), found.indices.numpy()

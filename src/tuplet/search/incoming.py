@@ -1,0 +1,113 @@
+"""What users give to an index, checked and brought into one form: things to add, and things to look for."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tuplet.evaluation import average_views
+from tuplet.models import Embedder
+from tuplet.models.embedder import Picture
+from tuplet.search.pictures import embed, prepare
+
+#: Vectors, or photographs for the index's model.
+Things: TypeAlias = Tensor | np.ndarray | Picture | Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Additions:
+    """Things to add: float32 vectors (n, dim), and for each an id, its metadata as JSON, and a picture or b""."""
+
+    vectors: np.ndarray
+    names: list[str]
+    metadata: list[str]
+    pictures: Sequence[bytes]
+
+
+def additions(
+    things: Things,
+    ids: Sequence[str | int] | None,
+    metadata: Sequence[Mapping[str, Any]] | None,
+    pictures: Sequence[bytes] | None,
+    dim: int,
+    embedder: Callable[[], Embedder],
+) -> Additions:
+    """Embed photographs, and check that everything fits together."""
+    if not isinstance(things, Tensor | np.ndarray):
+        sources = as_list(things)
+        if ids is None:
+            ids = [str(os.fspath(source)) for source in sources]
+        ready = [prepare(source, embedder()) for source in sources]
+        things, pictures = embed([r.pixels for r in ready], embedder()), [r.picture for r in ready]
+    if ids is None:
+        raise TypeError("vectors need ids=, one string for each")
+    vectors = as_matrix(things, dim)
+    names = [str(name) for name in ids]
+    about = [{}] * len(names) if metadata is None else metadata
+    pictures = [b""] * len(names) if pictures is None else pictures
+    for what, given in (("ids", names), ("metadata", about), ("pictures", pictures)):
+        if len(given) != len(vectors):
+            raise ValueError(f"{what} has {len(given)} entries for {len(vectors)} vectors; give one for each")
+    refuse_known({name for name, times in Counter(names).items() if times > 1})
+    return Additions(vectors, names, [_as_json(*pair) for pair in zip(names, about, strict=True)], pictures)
+
+
+def refuse_known(names: set[str]) -> None:
+    """Say which id would be there twice, if one would."""
+    if names:
+        raise ValueError(f"the id {min(names)!r} would be there twice; delete the other first or choose a new id")
+
+
+def query_vectors(queries: Things, dim: int, metric: str, embedder: Callable[[], Embedder]) -> np.ndarray:
+    """Queries as float32 (n, dim): photographs embedded; views (n, views, dim) averaged, unit ones for the cosine."""
+    if not isinstance(queries, Tensor | np.ndarray):
+        ready = [prepare(source, embedder()) for source in as_list(queries)]
+        queries = embed([r.pixels for r in ready], embedder())
+    if queries.ndim == 3 and 0 not in queries.shape:
+        views = list(torch.as_tensor(queries).float().unbind(1))
+        queries = average_views(views, metric="cosine" if metric == "cosine" else "dot")
+    return as_matrix(queries, dim)
+
+
+def as_matrix(vectors: Tensor | np.ndarray, dim: int) -> np.ndarray:
+    """Vectors (n, dim), or one (dim,), as finite float32 rows.
+
+    >>> as_matrix(torch.tensor([1.0, 2.0]), 2)
+    array([[1., 2.]], dtype=float32)
+    """
+    array = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else vectors
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind != "f":
+        raise ValueError(
+            f"the index takes floating-point vectors (n, {dim}), got {array.dtype} {array.shape}; "
+            "embed with the model that made it"
+        )
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        matrix = np.ascontiguousarray(array, "<f4")
+    finite = np.isfinite(matrix).all(1)
+    if not finite.all():
+        raise ValueError(f"vector {int(finite.argmin())} is not finite in float32; look for a diverged model")
+    return matrix
+
+
+def as_list(things: Any) -> list[Any]:
+    """One thing or several, as a list."""
+    return [things] if isinstance(things, str | os.PathLike | bytes | Image.Image) else list(things)
+
+
+def _as_json(name: str, about: Mapping[str, Any]) -> str:
+    if "id" in about:
+        raise ValueError(f"the metadata of {name!r} has a key 'id', which is the item's own; rename it")
+    try:
+        text = json.dumps(dict(about), ensure_ascii=False, allow_nan=False)
+        (name + text).encode()  # file names may hold what is no text
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the id or the metadata of {name!r} cannot be written as JSON: {error}") from error
+    return text

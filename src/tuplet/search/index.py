@@ -1,0 +1,255 @@
+"""The index: vectors with ids and metadata in one folder, searched exactly unless told otherwise."""
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuplet.evaluation.inputs import one_of, positive_integer
+from tuplet.evaluation.scores import METRICS
+from tuplet.models import Embedder, load
+from tuplet.search import files
+from tuplet.search.exact import search as exact_search
+from tuplet.search.filters import Columns, Where
+from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
+from tuplet.search.results import Found, distinct_results
+from tuplet.search.snapshot import ROW, Snapshot, id_number
+
+MODEL = "model"
+
+
+class Index:
+    """Vectors with ids and metadata, found again by nearness.
+
+    Searching is exact: the evaluator's own blocked top-k over the memory-mapped file, with its ties and its answers.
+    Each `add` and each `delete` happens wholly or not at all, and what has returned survives a kill at any moment.
+    An open index stands still while others write; `refresh` takes it to the latest state.
+
+    >>> import tempfile, torch
+    >>> index = Index.create(Path(tempfile.mkdtemp()) / "points.index", dim=2)
+    >>> index.add(torch.eye(2), ids=["east", "north"], metadata=[{"label": "x"}, {"label": "y"}])
+    >>> [hit.id for hit in index.search(torch.tensor([2.0, 1.0]))[0]]
+    ['east', 'north']
+    >>> index.search(torch.tensor([[2.0, 1.0]]), where={"label": "y"})[0]
+    [Hit(id='north', score=-2.0, metadata={'label': 'y'})]
+    """
+
+    def __init__(self, folder: Path, embedder: Embedder | None = None) -> None:
+        """Use `Index.create` or `Index.open`."""
+        self.folder = folder
+        self.snapshot = Snapshot(folder, files.read_manifest(folder))
+        self._columns = Columns()
+        self._writers, self._writing = threading.RLock(), False
+        if embedder is not None:
+            self.check_model(embedder)
+            self.embedder = embedder
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        dim: int | None = None,
+        metric: str | None = None,
+        embedder: Embedder | None = None,
+    ) -> "Index":
+        """An empty index: for vectors of `dim` numbers, or for photographs, with the `embedder` that sees them.
+
+        The embedder is saved inside, so that the folder alone is enough to search with. `metric` is "euclidean",
+        "cosine" or "dot"; without one it is "dot" for an embedder that gives unit vectors, where it is the cosine at
+        less cost, and else "euclidean".
+        """
+        folder = Path(folder)
+        if (dim is None) == (embedder is None):
+            raise TypeError("an index needs either dim=, for vectors, or embedder=, for photographs")
+        if metric is None:
+            metric = "dot" if embedder is not None and embedder.config.normalize else "euclidean"
+        width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
+        one_of(metric, METRICS, "metric")
+        folder.mkdir(parents=True, exist_ok=True)
+        with files.only_writer(folder):
+            if (folder / files.MANIFEST).exists():
+                raise FileExistsError(f"{folder} is an index already; open it with Index.open, or choose another name")
+            if embedder is not None:
+                embedder.save(folder / MODEL)
+            model = None if embedder is None else embedder.fingerprint()
+            files.commit(folder, files.Manifest(width, metric, model, born=uuid.uuid4().hex))
+        return cls(folder, embedder)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], embedder: Embedder | None = None) -> "Index":
+        """The latest state of an index, for searching and for writing.
+
+        Its own model is loaded when a photograph comes. An `embedder` given here must be that very model.
+        """
+        return cls(Path(folder), embedder)
+
+    def __len__(self) -> int:
+        return self.snapshot.count
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}, {len(self):,} vectors of {self.dim}, {self.metric})"
+
+    @property
+    def dim(self) -> int:
+        """The length of its vectors."""
+        return self.snapshot.manifest.dim
+
+    @property
+    def metric(self) -> str:
+        """What makes two vectors near: "euclidean", "cosine" or "dot"."""
+        return self.snapshot.manifest.metric
+
+    @property
+    def has_model(self) -> bool:
+        """Whether photographs can be added and searched for."""
+        return self.snapshot.manifest.model is not None
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The model that made the vectors."""
+        if not self.has_model:
+            raise TypeError(f"{self.folder} holds plain vectors and has no model; search it with vectors")
+        embedder = load(self.folder / MODEL)
+        self.check_model(embedder)
+        return embedder
+
+    def check_model(self, embedder: Embedder) -> None:
+        """Refuse an embedder that did not make this index."""
+        mine, other = self.snapshot.manifest.model, embedder.fingerprint()
+        if mine != other:
+            by = "no model, from plain vectors" if mine is None else f"the model {mine[:12]}"
+            raise ValueError(f"{self.folder} was made by {by}, not by {other[:12]}; index again with the new model")
+
+    def refresh(self) -> bool:
+        """Go to the latest state; whether it is another one."""
+        manifest = files.read_manifest(self.folder)
+        if manifest == self.snapshot.manifest:
+            return False
+        if manifest.born != self.snapshot.manifest.born:
+            self._columns = Columns()
+            self.__dict__.pop("embedder", None)
+        self.snapshot = Snapshot(self.folder, manifest)
+        return True
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer for several changes in a row; a single `add` or `delete` does so by itself."""
+        with self._writers, nullcontext() if self._writing else files.only_writer(self.folder):
+            outermost, self._writing = not self._writing, True
+            try:
+                if outermost:
+                    self.refresh()
+                yield
+            finally:
+                self._writing = not outermost
+
+    def add(
+        self,
+        things: Things,
+        ids: Sequence[str | int] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        pictures: Sequence[bytes] | None = None,
+    ) -> None:
+        """Add vectors (n, dim), or photographs as `Embedder.embed` takes them, each under an id that is new.
+
+        Ids are strings; integers are written as such. Those of files are by default their paths. `metadata` are
+        mappings that JSON can hold; filters know them by their keys, and `label` is the one that is shown. `pictures`
+        are the small ones to show for vectors.
+        """
+        new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
+        with self.writing():
+            refuse_known(set(self.snapshot.find(new.names)))
+            manifest = self.snapshot.manifest
+            lines = [_line(name, about) for name, about in zip(new.names, new.metadata, strict=True)]
+            rows = np.empty(len(lines), ROW)
+            rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])
+            rows["picture"] = manifest.bytes[files.PICTURES] + np.cumsum([len(picture) for picture in new.pictures])
+            rows["id"] = [id_number(name) for name in new.names]
+            contents = {
+                files.VECTORS: new.vectors.tobytes(),
+                files.ITEMS: b"".join(lines),
+                files.ROWS: rows.tobytes(),
+                files.PICTURES: b"".join(new.pictures),
+            }
+            lengths = files.append(self.folder, manifest, contents)
+            self._commit(replace(manifest, rows=manifest.rows + len(lines), bytes=lengths))
+
+    def delete(self, ids: str | Sequence[str]) -> None:
+        """Take these out, all or none: an id that is not there is an error. They are never found again."""
+        with self.writing():
+            rows = self.snapshot.rows_of(list(dict.fromkeys(str(name) for name in as_list(ids))))
+            manifest = self.snapshot.manifest
+            lengths = files.append(self.folder, manifest, {files.DELETED: np.array(rows, "<u8").tobytes()})
+            self._commit(replace(manifest, deleted=manifest.deleted + len(rows), bytes=lengths))
+
+    def _commit(self, manifest: files.Manifest) -> None:
+        files.commit(self.folder, manifest)
+        self.snapshot = Snapshot(self.folder, manifest)
+
+    def search(
+        self,
+        queries: Things,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        distinct: float | None = None,
+        exact: bool = False,
+    ) -> Found:
+        """The k nearest of each query, nearest first; of equals the one added first.
+
+        Args:
+            queries: vectors (n, dim) or one (dim,); several views of each (n, views, dim), which are averaged, each
+                at unit length where the metric is the cosine; or photographs.
+            k: how many; fewer are found where the index or the filter holds fewer.
+            where: metadata that a result must have, {"label": "bee"} or one of several, {"label": ["ant", "bee"]}.
+            distinct: leave out a result that scores this or more with one before it.
+            exact: look at every vector even where an approximate index was built.
+        """
+        positive_integer(k, "k")
+        snapshot = self.snapshot
+        vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
+        allowed = self._columns.allowed(where, snapshot)
+        available = snapshot.count if allowed is None else int(allowed.sum())
+        k = min(k, available)
+
+        def look(width: int) -> tuple[np.ndarray, np.ndarray]:
+            return exact_search(snapshot, vectors, width, allowed)
+
+        if k == 0 or not len(vectors):
+            return Found(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
+        if distinct is None:
+            return Found(snapshot, *look(k))
+        return Found(snapshot, *distinct_results(look, k, available, snapshot.vectors, self.metric, distinct))
+
+    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        """The vectors stored under these ids, to search from."""
+        return self.snapshot.vectors[self.snapshot.rows_of(list(ids))]
+
+    def picture(self, name: str) -> bytes | None:
+        """The small picture of an id as WebP; None where the id or its picture is absent."""
+        row = self.snapshot.find([name]).get(name)
+        return None if row is None else self.snapshot.picture(row)
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are in the index."""
+        return set(self.snapshot.find(list(ids)))
+
+    def counts(self, key: str = "label") -> dict[Any, int]:
+        """How many have each value of a metadata key, the most frequent first."""
+        return self._columns.counts(key, self.snapshot)
+
+
+def _line(name: str, metadata: str) -> bytes:
+    """The id, and the metadata that are JSON already, as one line."""
+    rest = "}" if metadata == "{}" else f", {metadata[1:]}"
+    return f'{{"id": {json.dumps(name, ensure_ascii=False)}{rest}\n'.encode()

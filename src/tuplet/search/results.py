@@ -1,0 +1,107 @@
+"""What a search finds, and finding it without near-duplicates."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from tuplet.evaluation.scores import direct, similarity
+from tuplet.search.snapshot import Snapshot
+
+#: Gives scores and rows of the n nearest, both (queries, ≤ n), nearest first; beyond what was found a row is −1.
+Look = Callable[[int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One thing found: its id, how near it is (higher is nearer), and what was stored with it."""
+
+    id: str
+    score: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> Any:
+        """The metadata's `label`, where it has one."""
+        return self.metadata.get("label")
+
+
+class Found(Sequence[list[Hit]]):
+    """The hits of each query, nearest first. Ids and metadata are read when a query's hits are asked for.
+
+    `scores` and `rows` are arrays (queries, k); where fewer than k were found, the remaining rows are −1.
+    """
+
+    def __init__(self, snapshot: Snapshot, scores: np.ndarray, rows: np.ndarray) -> None:
+        self.snapshot, self.scores, self.rows = snapshot, scores, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, query: int) -> list[Hit]: ...
+    @overload
+    def __getitem__(self, query: slice) -> list[list[Hit]]: ...
+    def __getitem__(self, query: int | slice) -> list[Hit] | list[list[Hit]]:
+        if isinstance(query, slice):
+            return [self[i] for i in range(*query.indices(len(self)))]
+        return list(self._hits(query))
+
+    def _hits(self, query: int) -> Iterator[Hit]:
+        for score, row in zip(self.scores[query].tolist(), self.rows[query].tolist(), strict=True):
+            if row >= 0:
+                item = self.snapshot.item(row)
+                yield Hit(item.pop("id"), score, item)
+
+
+def rescored(
+    queries: np.ndarray, rows: np.ndarray, vectors: np.ndarray, metric: str, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best k of each query's candidate rows by the evaluator's exact scores; of equals the lower row first.
+
+    Candidates (queries, c) are padded with −1, which come last with a score of −∞.
+    """
+    count, width = rows.shape
+    members = torch.from_numpy(vectors[rows.clip(0).reshape(-1)]).double()
+    repeated = torch.from_numpy(queries).double().repeat_interleave(width, 0)
+    exact = direct(repeated, members, metric).view(count, width).numpy()
+    exact[rows < 0] = -np.inf
+    order = np.lexsort((rows, -exact))[:, :k]
+    rows = np.take_along_axis(rows, order, 1)
+    return similarity(torch.from_numpy(np.take_along_axis(exact, order, 1)), metric).numpy(), rows
+
+
+def distinct_results(
+    look: Look, k: int, available: int, vectors: np.ndarray, metric: str, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest of which no two score `threshold` or more with one another: of near-duplicates the nearest stays.
+
+    Looks farther until every query has k, or everything was looked at.
+    """
+    width = min(4 * k, available)
+    while True:
+        scores, rows = look(width)
+        kept = [_unlike(vectors, row[row >= 0], metric, threshold, k) for row in rows]
+        if width >= available or all(len(places) == k for places in kept):
+            break
+        width = min(4 * width, available)
+    padded = np.full((2, len(rows), k), -1.0)
+    for i, places in enumerate(kept):
+        padded[0, i, : len(places)], padded[1, i, : len(places)] = scores[i, places], rows[i, places]
+    return padded[0], padded[1].astype(np.int64)
+
+
+def _unlike(vectors: np.ndarray, rows: np.ndarray, metric: str, threshold: float, k: int) -> list[int]:
+    """Places of the first k rows none of which is too near to one before it."""
+    members = torch.from_numpy(vectors[rows]).double()
+    kept: list[int] = []
+    for place in range(len(rows)):
+        others = members[kept]
+        scores = similarity(direct(members[place].expand_as(others), others, metric), metric) if kept else others
+        if not kept or bool((scores < threshold).all()):
+            kept.append(place)
+        if len(kept) == k:
+            break
+    return kept

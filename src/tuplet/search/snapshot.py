@@ -1,0 +1,88 @@
+"""One committed state of an index, as its files hold it: rows, their vectors, items and pictures."""
+
+import hashlib
+import json
+import mmap
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuplet.evaluation import Vectors
+from tuplet.search import files
+from tuplet.search.files import Manifest
+
+#: What `rows.u64` holds of each row: where its line and its picture end, and a number made of its id.
+ROW = np.dtype([("line", "<u8"), ("picture", "<u8"), ("id", "<u8")])
+
+
+def id_number(name: str) -> int:
+    """64 bits of an id, by which its row is found; equal ids have equal numbers, others nearly never.
+
+    >>> id_number("a") == id_number("a"), id_number("a") == id_number("b")
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+class Snapshot:
+    """The rows that a manifest counts. Later writers only append, so it stays as it is for as long as it is held."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.vectors = self._mapped(files.VECTORS, "<f4").reshape(-1, manifest.dim)
+        self.rows = self._mapped(files.ROWS, ROW)
+        self._items, self._pictures = self._bytes(files.ITEMS), self._bytes(files.PICTURES)
+        self.alive = np.ones(manifest.rows, dtype=bool)
+        self.alive[self._mapped(files.DELETED, "<u8")] = False
+        if not len(self.vectors) == len(self.rows) == manifest.rows:
+            raise ValueError(f"{folder} is damaged: its files hold different numbers of rows; restore it from a copy")
+
+    @property
+    def count(self) -> int:
+        """Rows that are not deleted."""
+        return self.manifest.rows - self.manifest.deleted
+
+    @cached_property
+    def gallery(self) -> Vectors:
+        """The vectors as the evaluator takes them. The first look reads them once, for their lengths."""
+        return Vectors(self.vectors, "the index")
+
+    def item(self, row: int) -> dict[str, Any]:
+        """The line of a row: its id and its metadata."""
+        start = int(self.rows["line"][row - 1]) if row else 0
+        return json.loads(self._items[start : int(self.rows["line"][row])])
+
+    def picture(self, row: int) -> bytes | None:
+        """The small picture of a row, where it has one."""
+        start = int(self.rows["picture"][row - 1]) if row else 0
+        return self._pictures[start : int(self.rows["picture"][row])] or None
+
+    def find(self, names: list[str]) -> dict[str, int]:
+        """The rows of those of the ids that are here and not deleted."""
+        wanted = set(names)
+        numbers = np.array([id_number(name) for name in wanted], "<u8")
+        rows = np.flatnonzero(np.isin(self.rows["id"], numbers) & self.alive).tolist()
+        return {name: row for row in rows if (name := self.item(row)["id"]) in wanted}
+
+    def rows_of(self, names: list[str]) -> list[int]:
+        """The rows with these ids, in their order; one that is missing is an error."""
+        found = self.find(names)
+        for name in names:
+            if name not in found:
+                raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")
+        return [found[name] for name in names]
+
+    def _mapped(self, name: str, dtype: Any) -> np.ndarray:
+        size = self.manifest.bytes[name] // np.dtype(dtype).itemsize
+        if not size:
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(self.folder / name, dtype, mode="r", shape=(size,)))
+
+    def _bytes(self, name: str) -> mmap.mmap | bytes:
+        size = self.manifest.bytes[name]
+        if not size:
+            return b""
+        with open(self.folder / name, "rb") as file:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
