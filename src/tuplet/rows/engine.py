@@ -61,7 +61,8 @@ def _without_itself(table: Tensor, start: int) -> Tensor:
     if torch.compiler.is_compiling():
         # A comparison fuses with what comes next; a write into a diagonal does not.
         rows = torch.arange(table.shape[0], device=table.device)[:, None] + start
-        return torch.where(rows == torch.arange(table.shape[1], device=table.device), 0, table).to(table.dtype)
+        others = rows != torch.arange(table.shape[1], device=table.device)
+        return table & others if table.dtype == torch.bool else torch.where(others, table, 0)
     # Gradients may come expanded from a plain sum: memory of their own before a write.
     table = table.contiguous()
     torch.diagonal(table, offset=start).fill_(0)
@@ -113,6 +114,7 @@ def _step(
     valid: Tensor | None,
     extras: Sequence[Tensor],
     cotangent: Tensor | None,
+    slope_dtype: torch.dtype,
 ) -> _Step:
     """Reduce a block that begins at query `start`, and differentiate it by its table and the extras that want that."""
     positive, negative = block_masks(walk.same, labels, gallery_labels, valid, walk.member, start)
@@ -137,7 +139,7 @@ def _step(
     weights, *gradients = back(torch.ones_like(result) if cotangent is None else cotangent)
     if walk.member:
         weights = _without_itself(weights, start)
-    return _Step(result, count, geo.slopes(weights, table, walk.geometry), gradients)
+    return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)
 
 
 class _Inputs(NamedTuple):
@@ -213,6 +215,7 @@ def _walk(
             cotangent[a - walk.start : b - walk.start]
             if walk.reduce == "each" and cotangent is not None
             else cotangent,
+            g.vectors.dtype,
         )
         gradients.add(step, here, g, a, b)
         steps.append(_Step(step.result, step.counted, None, ()))

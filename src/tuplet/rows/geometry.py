@@ -26,6 +26,13 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a·b, summed and given in float32 or wider. On a GPU bf16 factors stay bf16, for its matrix units."""
+    if a.dtype == torch.bfloat16:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a @ b
+
+
 class Side(NamedTuple):
     """One side of a table: its vectors, and for distances their squared lengths in the widest type."""
 
@@ -39,6 +46,8 @@ class Side(NamedTuple):
 
 def side(vectors: Tensor, geometry: Geometry) -> Side:
     """Prepare vectors once for all the blocks that will use them."""
+    if geometry == "dot" and vectors.dtype == torch.bfloat16 and vectors.is_cuda:
+        return Side(vectors)
     vectors = vectors.to(table_dtype(vectors.dtype))
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
@@ -55,7 +64,7 @@ def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
     """
     q, g = queries.vectors, gallery.vectors
     if geometry == "dot":
-        return q @ g.T
+        return product(q, g.T)
     if queries.squares is None or gallery.squares is None:
         return torch.cdist(q, g, compute_mode="donot_use_mm_for_euclid_dist")
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -83,13 +92,13 @@ def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Te
 
     Products: S·there. Distances: rowsum(S)·here − S·there.
     """
-    product = slopes @ there.vectors
-    return product if geometry == "dot" else slopes.sum(1, keepdim=True) * here.vectors - product
+    pulled = product(slopes.to(there.vectors.dtype), there.vectors)
+    return pulled if geometry == "dot" else slopes.sum(1, keepdim=True) * here.vectors - pulled
 
 
 def zeros(side: Side) -> Tensor:
     """Where the gradient of a side is summed up."""
-    return torch.zeros_like(side.vectors)
+    return torch.zeros_like(side.vectors, dtype=table_dtype(side.vectors.dtype))
 
 
 def between(a: Tensor, b: Tensor, geometry: Geometry) -> Tensor:
