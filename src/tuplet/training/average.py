@@ -30,5 +30,5 @@ class Average:
         decay = min(self.decay, (1 + step) / (10 + step))
         for mine, theirs in zip(self.embedder.parameters(), self.source.parameters(), strict=True):
             mine.lerp_(theirs, 1 - decay)
-        for mine, theirs in zip(self.embedder.buffers(), self.source.buffers(), strict=True):
-            mine.copy_(theirs)
+        for copied, buffer in zip(self.embedder.buffers(), self.source.buffers(), strict=True):
+            copied.copy_(buffer)

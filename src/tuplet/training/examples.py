@@ -1,7 +1,7 @@
 """The examples of a run: what is trained on, what chooses the best, and what is tested on."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from tuplet import data as room
 from tuplet.data import Augment, Batch, Dataset, Store, views
 from tuplet.models import Embedder, Preprocessing
 from tuplet.models.backbone import evaluating
-from tuplet.training.settings import Settings
+from tuplet.training.published import recall_ks
+from tuplet.training.settings import Settings, nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Examples:
     test: Part
     preprocessing: Preprocessing | None
     augment: Augment | None
+    ks: tuple[int, ...]
 
     def inputs(self, batch: Batch, step: int) -> Tensor:
         """What the network is trained on: pictures cropped and changed at random, vectors as they are."""
@@ -57,7 +59,7 @@ class Examples:
         return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
 
-def make_examples(data: Dataset, settings: Settings, embedder: Embedder, device: torch.device) -> Examples:
+def make_examples(data: Dataset, settings: Settings, prepared: Preprocessing | None, device: torch.device) -> Examples:
     """Split a dataset by its classes, or as it comes, and decode each part."""
     numbered = Dataset(data.labels, data.class_names, features=torch.arange(len(data))[:, None], splits=data.splits)
     train, test = numbered.split()
@@ -65,7 +67,6 @@ def make_examples(data: Dataset, settings: Settings, embedder: Embedder, device:
         train, validation = train.split(1 - settings.validation, settings.seed)
     else:
         validation = test
-    prepared = embedder.preprocessing
 
     def part(chosen: Dataset, dense: bool = False) -> Part:
         assert chosen.features is not None
@@ -82,6 +83,7 @@ def make_examples(data: Dataset, settings: Settings, embedder: Embedder, device:
         test=tested,
         preprocessing=prepared,
         augment=None if prepared is None else _augment(prepared, settings),
+        ks=recall_ks(data),
     )
 
 
@@ -94,8 +96,13 @@ def _placed(store: Store, on_device: bool | None, device: torch.device) -> Store
 
 
 def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
-    chosen = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.augment.items()}
-    return replace(Augment(prepared.size, prepared.resize, prepared.how, seed=settings.seed), **chosen)
+    known = [each.name for each in fields(Augment)]
+    for name in settings.augment:
+        if name not in known:
+            raise TypeError(f"augment has no option {name!r}; {nearest(name, known)}")
+    # JSON and the command line know lists only.
+    said: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.augment.items()}
+    return replace(Augment(prepared.size, prepared.resize, prepared.how, seed=settings.seed), **said)
 
 
 def facts(data: Dataset) -> dict[str, Any]:

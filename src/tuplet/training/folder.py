@@ -1,32 +1,38 @@
-"""The folder of a run: every file written whole or not at all, and a log that a resumed run continues."""
+"""The folder of a run: every file in it is written whole or not at all."""
 
+import fcntl
 import io
 import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tuplet.models import Embedder
+from tuplet.models.folder import read as read_embedder
+from tuplet.training.processes import Team
 
-_FILES = ("run.json", "events.jsonl", "checkpoint.pt", "evaluation.json", "vectors.safetensors", "report.html")
+CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
+_FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
 _FOLDERS = ("best", "last", "tensorboard")
 
 
 class RunFolder:
-    """Where a run keeps what it knows: settings, events, checkpoint, embedders, results.
+    """Where a run keeps what it knows: settings, events, checkpoint, embedders and results.
 
     >>> import tempfile
     >>> folder = RunFolder(tempfile.mkdtemp())
     >>> folder.write_checkpoint({"step": 3})
-    >>> folder.read_checkpoint()["step"]
-    3
+    >>> folder.read_checkpoint()
+    {'step': 3}
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -35,12 +41,27 @@ class RunFolder:
             raise NotADirectoryError(f"{self.path} is a file; give a folder for the run")
         self.path.mkdir(parents=True, exist_ok=True)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder for as long as this process lives."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(f"{self.path} is in use by another run; wait for it or give another") from error
+            yield
+
     def clear(self) -> None:
-        """Remove an earlier run; files that no run writes stay."""
-        for name in _FILES:
+        """Remove an earlier run. Only where there is one: a folder named "best" may be somebody's photographs."""
+        if (self.path / "run.json").is_file():
+            for name in _FOLDERS:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            self.remove(*_FILES)
+
+    def remove(self, *names: str) -> None:
+        """Remove files, if they are there."""
+        for name in names:
             (self.path / name).unlink(missing_ok=True)
-        for name in _FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write plain data for people and programs to read."""
@@ -52,74 +73,55 @@ class RunFolder:
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
+    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Write named tensors as safetensors."""
+        self._replace(name, lambda path: save_file(tensors, path))
+
     def write_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint. Killed at any moment, the folder holds the old one or the new one, never a torn one."""
+        """Replace the checkpoint: a kill at any moment leaves the old one or the new one, whole."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        self._replace("checkpoint.pt", lambda path: path.write_bytes(buffer.getbuffer()))
+        self._replace(CHECKPOINT, lambda path: path.write_bytes(buffer.getbuffer()))
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The checkpoint on the CPU, if there is one. No code in it is run."""
-        path = self.path / "checkpoint.pt"
+        path = self.path / CHECKPOINT
         if not path.is_file():
             return None
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
-            raise ValueError(
-                f"{path} is damaged ({_first_line(error)}); train with resume=False to begin again"
-            ) from error
-
-    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Write named tensors as safetensors."""
-        from safetensors.torch import save_file
-
-        self._replace(name, lambda path: save_file(tensors, path))
+        except (RuntimeError, EOFError, OSError, KeyError, ValueError, pickle.UnpicklingError) as error:
+            reason = _first_line(error)
+            raise ValueError(f"{path} is damaged ({reason}); train with resume=False to begin again") from error
 
     def save_embedder(self, name: str, embedder: Embedder) -> None:
         """Save an embedder as a folder of its own, and wait until it is on the disk."""
         place = self.path / name
-        self._guard(place, lambda: embedder.save(place))
+        _told(place, lambda: embedder.save(place))
         for path in (*place.iterdir(), place):
             _sync(path)
 
+    def load_embedder(self, name: str, embedder: Embedder, team: Team) -> None:
+        """Give an embedder of every process the weights that were saved under a name."""
+        if team.leads:
+            embedder.load_state_dict(read_embedder(self.path / name)[1])
+        team.align(embedder)
+
     def _replace(self, name: str, write: Callable[[Path], object]) -> None:
         aside, final = self.path / f"{name}.part", self.path / name
-        self._guard(final, lambda: write(aside))
+        _told(final, lambda: write(aside))
         _sync(aside)
         os.replace(aside, final)
         _sync(self.path)
 
-    def _guard(self, path: Path, write: Callable[[], object]) -> None:
-        try:
-            write()
-        except (OSError, SafetensorError) as error:
-            raise OSError(
-                f"{path} could not be written ({_first_line(error)}); make room and call again to go on"
-            ) from error
 
-
-class Events:
-    """A log of one JSON object a line. A checkpoint holds its length, to which a resumed run cuts it back."""
-
-    def __init__(self, path: Path, length: int) -> None:
-        self.path = path
-        self._file = path.open("ab")
-        self._file.truncate(length)
-
-    def write(self, event: str, **facts: Any) -> None:
-        """Append an event."""
-        self._file.write((json.dumps({"event": event, **facts}, ensure_ascii=False) + "\n").encode())
-        self._file.flush()
-
-    def sync(self) -> int:
-        """Wait until all is on the disk; the length of the log."""
-        os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Write no more."""
-        self._file.close()
+def _told(path: Path, write: Callable[[], object]) -> None:
+    """Write, or say in one sentence that the disk is full, or whatever else it is."""
+    try:
+        write()
+    except (OSError, SafetensorError) as error:
+        reason = _first_line(error)
+        raise OSError(f"{path} could not be written ({reason}); make room, then call again to go on") from error
 
 
 def _sync(path: Path) -> None:

@@ -37,7 +37,7 @@ def backward(
     if piece_size is None or piece_size >= len(inputs):
         embeddings = embed(inputs)
         value = loss_of(embeddings)
-        scale(value).backward()  # type: ignore[no-untyped-call]
+        scale(value).backward()
         return value.detach(), embeddings.detach()
     pieces = inputs.split(piece_size)
     before, first = [], []
@@ -47,12 +47,12 @@ def backward(
             first.append(embed(piece))
     embeddings = torch.cat(first).requires_grad_()
     value = loss_of(embeddings)
-    scale(value).backward()  # type: ignore[no-untyped-call]
+    scale(value).backward()
     assert embeddings.grad is not None
     for number, gradient in enumerate(embeddings.grad.split(piece_size)):
         set_random_state(before[number], inputs.device)
         with hold() if number + 1 < len(pieces) else nullcontext():
-            embed(pieces[number]).backward(gradient)  # type: ignore[no-untyped-call]
+            embed(pieces[number]).backward(gradient)
     return value.detach(), embeddings.detach()
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from tuplet import losses, mining
 from tuplet.losses import MemoryBank, RowLoss
-from tuplet.models import Embedder
-from tuplet.rows import Ranks
 from tuplet.training.settings import Settings, nearest
 
 #: The losses by name.
@@ -64,8 +62,8 @@ _UNBOUNDED = (
 def usual_normalize(loss: RowLoss) -> bool | Literal["eval"]:
     """What the authors of a loss did: vectors of unit length always, or outside training only.
 
-    >>> usual_normalize(losses.RAWLoss()), usual_normalize(losses.NPairLoss()), usual_normalize(losses.NCALoss(scale=16))
-    (True, 'eval', True)
+    >>> usual_normalize(losses.NPairLoss()), usual_normalize(losses.NPairLoss(scale=16.0))
+    ('eval', True)
     """
     return "eval" if _lacks_scale(loss) or isinstance(loss, losses.NRALoss | losses.SoftmaxLoss) else True
 
@@ -126,43 +124,43 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
 
 
 class Objective(nn.Module):
-    """Σ over the embedder's levels of loss(batch), and of loss(batch, gallery=memory) once there is a memory.
+    """Σ over the embedder's levels of loss(batch), and of loss(batch, gallery=memory) where there is a memory.
 
     Each level has a loss and a memory of its own. Over several processes the batch is that of all of them, and each
     remembers all of it, so their memories stay alike.
     """
 
-    def __init__(self, made: Sequence[RowLoss], settings: Settings, widths: Sequence[int], max_per_class: int) -> None:
+    def __init__(self, settings: Settings, widths: Sequence[int], classes: int, max_per_class: int | None) -> None:
         super().__init__()
+        made = [make_loss(settings.loss, settings.loss_options, classes, width) for width in widths]
         self.losses = nn.ModuleList(made)
-        self.banks = nn.ModuleList([MemoryBank(settings.memory, width) for width in widths] if settings.memory else [])
-        self.start = settings.memory_start
-        self.max_per_class = max_per_class
+        self.banks = nn.ModuleList(MemoryBank(settings.memory, width) for width in widths if settings.memory)
+        self.start, self.max_per_class = settings.memory_start, max_per_class
+        if settings.memory and not _takes_gallery(made[0]):
+            raise ValueError(
+                f"memory is {settings.memory} and {type(made[0]).__name__} compares its batch with no other; "
+                "use memory=0, or another loss"
+            )
 
     def forward(self, parts: Sequence[Tensor], labels: Tensor, step: int, ranks: bool) -> Tensor:
         """The value for the levels' embeddings of this process's share of the batch."""
         total = torch.zeros((), device=labels.device)
         for level, (part, loss) in enumerate(zip(parts, self.losses, strict=True)):
             total = total + loss(part, labels, ranks=ranks, max_per_class=self.max_per_class)
-            # An empty memory would count as queries without positives.
-            if self.banks and step >= max(self.start, 1):
+            if self.banks and step >= self.start:
                 total = total + loss(part, labels, gallery=self.banks[level], ranks=ranks)
         return total
 
     @torch.no_grad()
-    def remember(self, parts: Sequence[Tensor], labels: Tensor, ranks: bool) -> None:
-        """Put the batch into the memories."""
-        for part, bank in zip(parts, self.banks, strict=True) if self.banks else ():
-            vectors, classes = part.detach(), labels
-            if ranks:
-                across = Ranks()
-                sizes = across.sizes(len(labels), labels.device)
-                vectors, classes = across.gather(vectors, sizes), across.gather(classes, sizes)
-            bank.add(vectors, classes)
+    def remember(self, parts: Sequence[Tensor], labels: Tensor, gather: Callable[[Tensor], Tensor]) -> None:
+        """Put the batch of all processes, which `gather` brings together, into the memories."""
+        if self.banks:
+            labels = gather(labels)
+            for part, bank in zip(parts, self.banks, strict=True):
+                assert isinstance(bank, MemoryBank)
+                bank.add(gather(part), labels)
 
 
-def make_objective(settings: Settings, embedder: Embedder, classes: int, max_per_class: int) -> Objective:
-    """The objective of a run."""
-    made = [make_loss(settings.loss, settings.loss_options, classes, width) for width in embedder.widths]
-    warn_of_length(made[0], embedder.config.normalize)
-    return Objective(made, settings, embedder.widths, max_per_class)
+def _takes_gallery(loss: RowLoss) -> bool:
+    alone = losses.NPairLoss | losses.ProxyAnchorLoss | losses.ProxyNCALoss | losses.SoftmaxLoss
+    return not isinstance(loss, alone) and loss.mining != "disjoint"

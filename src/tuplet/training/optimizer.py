@@ -1,10 +1,9 @@
 """Which parameters move how fast, and how the rate changes over the run."""
 
 import math
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tuplet.models import Embedder, param_groups
 from tuplet.training.settings import Settings
@@ -49,8 +48,10 @@ def rate_factor(settings: Settings, step: int) -> float:
     return rise
 
 
-def clip(settings: Settings, optimizer: torch.optim.Optimizer) -> None:
-    """Shorten the gradient of all parameters together to `clip`."""
-    if settings.clip is not None:
-        parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, settings.clip)
+def shorten(optimizer: torch.optim.Optimizer, longest: float | None) -> Tensor:
+    """The length of the gradient of all parameters together, before it is shortened to `longest`."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    length = nn.utils.get_total_norm([p.grad for p in parameters])
+    if longest is not None:
+        nn.utils.clip_grads_with_norm_(parameters, longest, length)
+    return length

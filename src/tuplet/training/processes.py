@@ -1,8 +1,8 @@
 """The processes of one run: one, or those that torchrun has started."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +32,11 @@ class Team:
     def many(self) -> bool:
         """Whether there are others."""
         return self.size > 1
+
+    @property
+    def gpus(self) -> list[torch.device]:
+        """The GPU of this process, if it has one."""
+        return [self.device] if self.device.type == "cuda" else []
 
     def from_leader(self, value: T) -> T:
         """The first process's value, in all of them."""
@@ -66,16 +71,16 @@ class Team:
             for value in module.state_dict().values():
                 dist.broadcast(value, 0)
 
-    def parallel(self, embedder: nn.Module) -> nn.Module:
-        """The embedder as it is, or with its gradients averaged over the processes."""
+    def parallel(self, network: nn.Module) -> tuple[nn.Module, Callable[[], AbstractContextManager[Any]]]:
+        """The network with its gradients averaged over the processes, and a context in which they are not yet."""
         if not self.many:
-            return embedder
-        ids = [self.device] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(embedder, device_ids=ids)
+            return network, nullcontext
+        parallel = nn.parallel.DistributedDataParallel(network, device_ids=self.gpus or None)
+        return parallel, parallel.no_sync
 
 
 @contextmanager
-def team(device: str | None) -> Iterator[Team]:
+def team_of(device: str | None) -> Iterator[Team]:
     """Join the processes that torchrun has started, or be alone; leave them at the end if this has joined them."""
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.type == "cuda" and chosen.index is None:
@@ -90,6 +95,9 @@ def team(device: str | None) -> Iterator[Team]:
             yield Team(dist.get_rank(), dist.get_world_size(), chosen)
         else:
             yield Team(0, 1, chosen)
+        if joins:
+            # A process that leaves while others still talk to it would leave them waiting.
+            dist.barrier()
     finally:
         if joins:
             dist.destroy_process_group()

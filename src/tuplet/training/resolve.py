@@ -1,5 +1,6 @@
 """From what a caller says to the settings of a run."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -9,8 +10,13 @@ from torch import nn
 from tuplet.data import Dataset
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
-from tuplet.training.recipes import RECIPES
-from tuplet.training.settings import Settings, check_names, nearest
+from tuplet.training.recipes import recipe_for
+from tuplet.training.settings import Settings, check_names
+
+#: What belongs to a loss or a model, and goes when a recipe's own is replaced by another.
+_BELONGINGS = {"loss": ("loss_options", "normalize"), "model": ("weights", "model_options", "size", "resize", "fit")}
+#: What an embedder that is made already has decided.
+_DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "normalize", "size", "resize", "fit")
 
 
 class Unsaid(str):
@@ -21,42 +27,40 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
     """Defaults, then the recipe, then what was said.
 
     What a recipe says of its own loss or model goes with them when another one is named. Feature vectors are
-    trained with an mlp unless something else is said.
+    trained with an mlp unless another model is said.
     """
     check_names(said)
-    said = {k: v for k, v in said.items() if not isinstance(v, Unsaid)}
-    chosen: dict[str, Any] = dict(_recipe(recipe))
-    for name, belongings in (("loss", ("loss_options",)), ("model", ("weights", "model_options"))):
+    said = {k: _as_text(v) for k, v in said.items() if not isinstance(v, Unsaid)}
+    if data.features is not None:
+        said.setdefault("model", "mlp")
+    chosen: dict[str, Any] = {} if recipe is None else dict(recipe_for(recipe, data))
+    for name, belongings in _BELONGINGS.items():
         if name in said and said[name] != chosen.get(name):
-            for belonging in belongings:
-                chosen.pop(belonging, None)
-    if data.features is not None and "model" not in said:
-        for name in ("model", "weights", "model_options"):
+            chosen = {k: v for k, v in chosen.items() if k not in belongings}
+    if isinstance(said.get("model"), Embedder):
+        for name in _DECIDED:
+            if name in said:
+                raise TypeError(f"{name} was decided when the embedder was made; leave it out, or give a model's name")
             chosen.pop(name, None)
-        chosen["model"] = "mlp"
     return Settings(**{**chosen, **said})
 
 
-def _recipe(name: str | None) -> Mapping[str, Any]:
-    if name is None:
-        return {}
-    if name not in RECIPES:
-        raise ValueError(f"there is no recipe {name!r}; {nearest(name, RECIPES)}")
-    return RECIPES[name]
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def plain(settings: Settings) -> dict[str, Any]:
     """The settings as data that JSON can hold; objects are described.
 
-    >>> plain(Settings())["loss"]
-    'multi_similarity'
+    >>> plain(Settings(augment={"area": (0.2, 1.0)}))["augment"]
+    {'area': [0.2, 1.0]}
     """
     return {each.name: _plain(getattr(settings, each.name)) for each in fields(settings)}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Embedder):
-        return f"{value.config.architecture}, {sum(p.numel() for p in value.parameters()):,} parameters"
+        return f"{value.config.architecture} with {sum(p.numel() for p in value.parameters()):,} parameters"
     if isinstance(value, RowLoss):
         return described(value)
     if isinstance(value, Mapping):
@@ -67,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def described(module: nn.Module) -> str:
-    """A loss or a mining rule as it would be written.
+    """A loss or a mining rule about as it would be written.
 
     >>> from tuplet import losses
     >>> described(losses.MultiSimilarityLoss())

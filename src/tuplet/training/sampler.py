@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +11,10 @@ from tuplet import losses, sampling
 from tuplet.data import Dataset
 from tuplet.losses import RowLoss
 from tuplet.sampling.base import ClassSampler
-from tuplet.training.settings import Settings
+from tuplet.training.settings import SamplerName, Settings
 
 
-def usual_sampler(loss: RowLoss) -> str:
+def usual_sampler(loss: RowLoss) -> SamplerName:
     """The batches that a loss needs, or else C classes of K.
 
     >>> usual_sampler(losses.NPairLoss()), usual_sampler(losses.RAWLoss())
@@ -24,41 +25,56 @@ def usual_sampler(loss: RowLoss) -> str:
     return "triplet" if isinstance(loss, losses.TripletLoss) and loss.mining == "disjoint" else "class_balanced"
 
 
-def make_sampler(name: str, settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
-    """The sampler by name for a batch of `batch_size`, which is that of all processes."""
-    size, each, seed, labels = settings.batch_size, class_share(name, settings), settings.seed, data.labels
+def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
+    """The sampler by name for batches of `batch_size`, which are those of all processes together."""
+    size, each, seed, labels = settings.batch_size, class_share(settings), settings.seed, data.labels
     if size % each:
-        raise ValueError(f"batch_size is {size}; for the sampler {name} it must be a multiple of {each}")
-    _warn_of_small_classes(data, each, name)
+        raise ValueError(
+            f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
+            f"choose a multiple of {each}, such as {max(1, size // each) * each}"
+        )
+    warn_of_small_classes(data, settings)
     with warnings.catch_warnings():
+        # What the sampler would say of classes of one example was said just now, with their names.
         warnings.filterwarnings("ignore", message=".*leaves out")
-        if name == "npair":
+        if settings.sampler == "npair":
             return sampling.NPairSampler(labels, size // 2, seed)
-        if name == "triplet":
+        if settings.sampler == "triplet":
             return sampling.TripletSampler(labels, size // 3, seed)
-        if name == "hard_class":
+        if settings.sampler == "hard_class":
             return sampling.HardClassSampler(labels, embed, size // 2, settings.candidates, seed=seed)
-        kind = sampling.NGroupSampler if name == "ngroup" else sampling.ClassBalancedSampler
+        kind = sampling.NGroupSampler if settings.sampler == "ngroup" else sampling.ClassBalancedSampler
         return kind(labels, size // each, each, seed)
 
 
-def class_share(name: str, settings: Settings) -> int:
-    """How many examples of one class, or of one triplet, a sampler puts together."""
-    return {"npair": 2, "hard_class": 2, "triplet": 3}.get(name, settings.per_class)
+def class_share(settings: Settings) -> int:
+    """How many examples the sampler takes together: those of a class, or of a triplet."""
+    return {"npair": 2, "hard_class": 2, "triplet": 3}.get(settings.sampler or "", settings.per_class)
 
 
-def _warn_of_small_classes(data: Dataset, each: int, name: str) -> None:
+def warn_of_small_classes(data: Dataset, settings: Settings) -> None:
+    """Name the training classes that have too few examples for the batches asked for."""
     classes, counts = torch.unique(data.labels, return_counts=True)
-    for too_few, what in (
-        (counts == 1, "have a single example, which has no positive, and are left out"),
-        ((counts > 1) & (counts < each), f"have fewer than {each} examples, " + (
-            "and are filled up with other classes" if name == "ngroup" else "and repeat them within a batch")),
-    ):  # fmt: skip
-        if name == "triplet" and not bool((too_few & (counts == 1)).any()):
-            continue
-        if few := [
-            f"{data.class_names[c]!r} ({n})"
-            for c, n in zip(classes[too_few].tolist(), counts[too_few].tolist(), strict=True)
-        ]:
-            listed = ", ".join(few[:10]) + (", …" if len(few) > 10 else "")
-            warnings.warn(f"{len(few)} training classes {what}: {listed}", stacklevel=4)
+    sizes = {data.class_names[c]: n for c, n in zip(classes.tolist(), counts.tolist(), strict=True)}
+    each = 2 if settings.sampler == "triplet" else class_share(settings)
+    instead = (
+        "other classes fill the batch up" if settings.sampler == "ngroup" else "they come more than once in a batch"
+    )
+    single = [name for name, size in sizes.items() if size == 1]
+    few = [f"{name} ({size})" for name, size in sizes.items() if 1 < size < each]
+    for named, what in (
+        (single, "a single example, which has no positive, and are left out"),
+        (few, f"fewer than {each} examples, and {instead}"),
+    ):
+        if named:
+            listed = ", ".join(named[:10]) + (", …" if len(named) > 10 else "")
+            warnings.warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}", stacklevel=2)
+
+
+def sampler_state(sampler: ClassSampler, step: int) -> dict[str, Any]:
+    """Where the sampler stands after so many steps, however far ahead of them it has drawn."""
+    epoch, batch = divmod(step, len(sampler))
+    state = {**sampler.state_dict(), "epoch": epoch, "batch": batch}
+    if batch == 0 and "chosen" in state:
+        state["chosen"] = []
+    return state

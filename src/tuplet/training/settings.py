@@ -1,143 +1,184 @@
 """Every option of a training run, with its type, its meaning and its limits."""
 
 import difflib
+import math
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from tuplet.data.decode import Fit
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.embedder import Pooling
 
-
-def option(default: Any, about: str) -> Any:
-    """A field of the settings with its meaning in a sentence."""
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"about": about})
-    return field(default=default, metadata={"about": about})
+SamplerName: TypeAlias = Literal["class_balanced", "npair", "triplet", "ngroup", "hard_class"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. `tuplet.train` takes each of these by name; `describe()` lists them.
+    """How to train. `tuplet.train` takes each of these by name; `describe_options` lists them.
 
-    >>> Settings(batch_size=128, per_class=2, optimizer="sgd").rate
+    >>> Settings(batch_size=128, optimizer="sgd").rate
     0.0001
-    >>> Settings(per_clas=2)
+    >>> Settings(optimizer="lion")
     Traceback (most recent call last):
-    TypeError: ...unexpected keyword argument 'per_clas'...
+    TypeError: optimizer is 'lion'; it must be 'sgd' or 'adam' or 'adamw': the rule by which weights move
     """
 
     # The loss
-    loss: str | RowLoss = option("multi_similarity", "a loss by name (see training.LOSSES), or a loss object")
-    loss_options: Mapping[str, Any] = option({}, "the hyper-parameters of a named loss; mining by name too")
+    loss: Annotated[str | RowLoss, "a loss by name (see training.LOSSES), or a loss object"] = "multi_similarity"
+    loss_options: Annotated[Mapping[str, Any], "the hyper-parameters of a named loss; mining by name too"] = field(
+        default_factory=dict
+    )
     # The network
-    model: str | Embedder = option("resnet50", "a backbone by name, or an embedder from models.create")
-    weights: str | None = option(None, "where a named backbone starts: a file or a known name; None is random")
-    model_options: Mapping[str, Any] = option({}, "the backbone's own options, such as hidden=[512] of an mlp")
-    dim: int | None = option(512, "the length of a level's embedding; None is the backbone's features")
-    levels: str = option("H", "which of the backbone's levels are embedded, such as LMH; each has its own loss")
-    pooling: Pooling = option("mean", "how a map becomes a vector")
-    normalize: bool | Literal["eval"] | None = option(
-        None, "unit length: always, never, or outside training (eval); None is what the loss is defined on"
+    model: Annotated[str | Embedder, "a backbone by name, or an embedder from models.create"] = "resnet50"
+    weights: Annotated[str | None, "where a named backbone starts: a file or a known name; None is random"] = None
+    model_options: Annotated[Mapping[str, Any], "the backbone's own options, such as hidden=[512] of an mlp"] = field(
+        default_factory=dict
     )
-    frozen_batchnorm: bool | Literal["statistics"] = option(
-        False, "keep BatchNorm as it starts: all of it, or its running statistics alone"
-    )
+    dim: Annotated[int | None, "the length of a level's embedding; None is the backbone's features"] = 512
+    levels: Annotated[str, "which of the backbone's levels are embedded, such as LMH; each has its own loss"] = "H"
+    pooling: Annotated[Pooling, "how a map becomes a vector"] = "mean"
+    normalize: Annotated[
+        bool | Literal["eval"] | None,
+        "unit length: always, never, or outside training (eval); None is what the loss is defined on",
+    ] = None
+    frozen_batchnorm: Annotated[
+        bool | Literal["statistics"], "keep BatchNorm as it starts: all of it, or its running statistics alone"
+    ] = False
     # Pictures
-    size: int | None = option(None, "the side of a crop in pixels; None is what the weights were trained with")
-    resize: int | None = option(None, "the side that pictures are resized to before the crop; None likewise")
-    fit: Fit | None = option(None, "which side `resize` means; None likewise")
-    augment: Mapping[str, Any] = option({}, "other options of data.Augment, such as mirror or area")
-    stored_size: int | None = option(None, "the side of the decoded pictures that are kept; None is `resize`")
-    unreadable: Literal["stop", "skip"] = option("stop", "what to do about a picture that cannot be read")
-    cache_folder: str | None = option(None, "where to keep decoded pictures for the next run; None is memory")
-    cache_on_device: bool | None = option(None, "keep all examples on the device; None is where they fill half of it")
-    # Batches
-    sampler: Literal["class_balanced", "npair", "triplet", "ngroup", "hard_class"] | None = option(
-        None, "how examples meet in a batch; None is what the loss needs"
+    size: Annotated[int | None, "the side of a crop in pixels; None is what the weights were trained with"] = None
+    resize: Annotated[int | None, "the side that pictures are resized to before the crop; None likewise"] = None
+    fit: Annotated[Fit | None, "which side `resize` means; None likewise"] = None
+    augment: Annotated[Mapping[str, Any], "other options of data.Augment, such as mirror or area"] = field(
+        default_factory=dict
     )
-    batch_size: int = option(120, "examples of a batch, all processes together")
-    per_class: int = option(4, "examples of a class in a batch, for class_balanced and ngroup")
-    candidates: int = option(200, "how many classes hard_class chooses from")
-    piece_size: int | None = option(None, "pass the network in pieces of this size, for batches that do not fit")
-    memory: int = option(0, "how many past embeddings the batch is compared with beside itself")
-    memory_start: int = option(0, "the step at which the memory is first used")
+    stored_size: Annotated[int | None, "the side of the decoded pictures that are kept; None is `resize`"] = None
+    unreadable: Annotated[Literal["stop", "skip"], "what to do about a picture that cannot be read"] = "stop"
+    cache_folder: Annotated[str | None, "where to keep decoded pictures for the next run; None is memory"] = None
+    cache_on_device: Annotated[bool | None, "keep all examples on the device; None is where they fill half of it"] = (
+        None
+    )
+    # Batches
+    sampler: Annotated[
+        SamplerName | None,
+        "how examples meet in a batch; None is what the loss needs",
+    ] = None
+    batch_size: Annotated[int, "examples of a batch, all processes together"] = 120
+    per_class: Annotated[int, "examples of a class in a batch, for class_balanced and ngroup"] = 4
+    candidates: Annotated[int, "how many classes hard_class chooses from"] = 200
+    piece_size: Annotated[int | None, "pass the network in pieces of this size, for batches that do not fit"] = None
+    memory: Annotated[int, "how many past embeddings the batch is compared with beside itself"] = 0
+    memory_start: Annotated[int, "the step at which the memory is first used"] = 0
     # The optimiser
-    optimizer: Literal["sgd", "adam", "adamw"] = option("adamw", "the rule by which weights move")
-    rate: float = option(1e-4, "the learning rate of the backbone")
-    head_rate: float = option(10.0, "times the rate: the new layers' rate")
-    loss_rate: float = option(100.0, "times the rate: the rate of what the loss learns, proxies and β")
-    momentum: float = option(0.9, "of sgd")
-    weight_decay: float = option(0.0, "of matrices; biases, scales and the loss's parameters do not decay")
-    schedule: Literal["constant", "cosine", "step"] = option("constant", "how the rate falls")
-    warmup: int = option(0, "steps over which the rate rises from zero")
-    decay_every: int | None = option(None, "steps after which `step` lowers the rate, again and again")
-    decay_factor: float = option(0.1, "what `step` multiplies the rate by")
-    clip: float | None = option(None, "the largest length of the gradient of all parameters together")
-    average: float = option(0.0, "the decay of the exponential average of the weights; 0 is none")
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], "the rule by which weights move"] = "adamw"
+    rate: Annotated[float, "the learning rate of the backbone"] = 1e-4
+    head_rate: Annotated[float, "times the rate: the new layers' rate"] = 10.0
+    loss_rate: Annotated[float, "times the rate: the rate of what the loss learns, proxies and β"] = 100.0
+    momentum: Annotated[float, "of sgd"] = 0.9
+    weight_decay: Annotated[float, "of matrices; biases, scales and the loss's parameters do not decay"] = 0.0
+    schedule: Annotated[Literal["constant", "cosine", "step"], "how the rate falls"] = "constant"
+    warmup: Annotated[int, "steps over which the rate rises from zero"] = 0
+    decay_every: Annotated[int | None, "steps after which `step` lowers the rate, again and again"] = None
+    decay_factor: Annotated[float, "what `step` multiplies the rate by"] = 0.1
+    clip: Annotated[float | None, "the largest length of the gradient of all parameters together"] = None
+    average: Annotated[float, "the decay of the exponential average of the weights; 0 is none"] = 0.0
     # The run
-    steps: int = option(1000, "how many batches")
-    seed: int = option(0, "of everything that is drawn")
-    device: str | None = option(None, "cpu, cuda, cuda:1 …; None is a GPU where there is one")
-    precision: Literal["float32", "bfloat16", "float16"] = option("float32", "the type that the network computes in")
-    compile: bool = option(False, "compile the network with torch.compile")
-    validation: float = option(0.0, "the share of the training classes that chooses the best; 0 is the test split")
-    evaluate_every: int = option(100, "steps between evaluations; the last step is always one")
-    patience: int | None = option(None, "stop after this many evaluations without a better one")
-    checkpoint_every: int | None = option(None, "steps between checkpoints; None is `evaluate_every`")
-    log_every: int = option(10, "steps between lines of events.jsonl")
+    steps: Annotated[int, "how many batches"] = 1000
+    seed: Annotated[int, "of everything that is drawn"] = 0
+    device: Annotated[str | None, "cpu, cuda, cuda:1 …; None is a GPU where there is one"] = None
+    precision: Annotated[Literal["float32", "bfloat16", "float16"], "the type that the network computes in"] = "float32"
+    compile: Annotated[bool, "compile the network with torch.compile"] = False
+    validation: Annotated[float, "the share of the training classes that chooses the best; 0 is the test split"] = 0.0
+    evaluate_every: Annotated[int, "steps between evaluations; the last step is always one"] = 100
+    patience: Annotated[int | None, "stop after this many evaluations without a better one"] = None
+    checkpoint_every: Annotated[int, "steps between checkpoints, from which a killed run goes on"] = 100
+    log_every: Annotated[int, "steps between lines of events.jsonl"] = 10
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if not _fits(value, hints[each.name]):
-                raise TypeError(f"{each.name} is {value!r}; it must be {_named(hints[each.name])}: {_about(each)}")
-            if isinstance(value, float) and not value == value:
-                raise ValueError(f"{each.name} is not a number; give one")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
-        for name in ("rate", "head_rate", "loss_rate", "decay_factor", "clip"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} is {value}; it must be above 0")
-        for name in ("momentum", "average", "validation"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 0 and below 1")
+        for option in describe_options():
+            value = getattr(self, option.name)
+            if not _fits(value, option.hint):
+                raise TypeError(f"{option.name} is {value!r}; it must be {option.kind}: {option.about}")
+        for names, low, high in _LIMITS:
+            for name in names.split():
+                value = getattr(self, name)
+                # Written so that NaN, which compares with nothing, is refused too.
+                if value is not None and not low <= value <= high:
+                    limits = f"at least {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
+                    raise ValueError(f"{name} is {value}; it must be {limits}")
         if self.schedule == "step" and self.decay_every is None:
-            raise ValueError("schedule='step' needs decay_every, the steps after which the rate falls")
+            raise ValueError("schedule='step' needs decay_every, the number of steps after which the rate falls")
         if isinstance(self.loss, RowLoss) and self.loss_options:
-            raise ValueError("loss_options belong to a loss by name; set them in the loss object itself")
+            raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 
 
-_LEAST = {
-    "size": 1, "resize": 1, "stored_size": 1, "dim": 1, "batch_size": 2, "per_class": 1, "candidates": 2,
-    "piece_size": 1, "memory": 0, "memory_start": 0, "weight_decay": 0, "warmup": 0, "decay_every": 1, "steps": 1,
-    "seed": 0, "evaluate_every": 1, "patience": 1, "checkpoint_every": 1, "log_every": 1,
-}  # fmt: skip
+_TINY = 1e-12
+_LIMITS = (
+    ("size resize stored_size dim per_class piece_size decay_every steps", 1, math.inf),
+    ("evaluate_every checkpoint_every log_every patience", 1, math.inf),
+    ("batch_size candidates", 2, math.inf),
+    ("memory memory_start warmup seed weight_decay", 0, math.inf),
+    ("rate head_rate loss_rate decay_factor clip", _TINY, 1e12),
+    ("momentum average validation", 0, 1 - _TINY),
+)
 
 
-def check_names(options: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class Option:
+    """An option of the settings, for people to read about."""
+
+    name: str
+    hint: Any
+    default: Any
+    about: str
+
+    @property
+    def kind(self) -> str:
+        """Its type in words.
+
+        >>> next(option.kind for option in describe_options() if option.name == "clip")
+        'float or None'
+        """
+        return _in_words(self.hint)
+
+
+@cache
+def describe_options() -> tuple[Option, ...]:
+    """Every option in order: what the command line offers and the documentation lists.
+
+    >>> describe_options()[0].name
+    'loss'
+    """
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    return tuple(
+        Option(
+            each.name,
+            hints[each.name].__origin__,
+            {} if each.default is MISSING else each.default,
+            hints[each.name].__metadata__[0],
+        )
+        for each in fields(Settings)
+    )
+
+
+def check_names(options: Iterable[str]) -> None:
     """Refuse an option that does not exist, with the nearest one that does.
 
-    >>> check_names({"batchsize": 3})
+    >>> check_names(["batchsize"])
     Traceback (most recent call last):
     TypeError: there is no option 'batchsize'; did you mean 'batch_size'?
     """
-    names = [each.name for each in fields(Settings)]
+    known = [option.name for option in describe_options()]
     for name in options:
-        if name not in names:
-            raise TypeError(f"there is no option {name!r}; {nearest(name, names)}")
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; {nearest(name, known)}")
 
 
-def nearest(name: str, names: typing.Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about a name that does not exist.
 
     >>> nearest("ranked", ["ranked_list", "npair"])
@@ -148,42 +189,24 @@ def nearest(name: str, names: typing.Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"
 
 
-def describe() -> list[tuple[str, str, Any, str]]:
-    """Name, type, default and meaning of every option, in order."""
-    hints = typing.get_type_hints(Settings)
-    start = Settings()
-    return [(each.name, _named(hints[each.name]), getattr(start, each.name), _about(each)) for each in fields(Settings)]
-
-
-def _about(each: Any) -> str:
-    return str(each.metadata["about"])
-
-
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type; an integer is a float too, a bool is no integer."""
-    origin = get_origin(hint)
+    origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in get_args(hint))
+        return any(_fits(value, part) for part in parts)
     if origin is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, str) and value in parts
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
 
 
-def _named(hint: Any) -> str:
-    """A type as people read it.
-
-    >>> _named(int | None)
-    'int or None'
-    """
-    origin = get_origin(hint)
+def _in_words(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_named(part) for part in get_args(hint))
+        return " or ".join(_in_words(part) for part in parts)
     if origin is Literal:
-        return " or ".join(map(repr, get_args(hint)))
+        return " or ".join(map(repr, parts))
     if hint is type(None):
         return "None"
-    return "dict" if origin is not None else hint.__name__
+    return "dict" if origin is not None else str(hint.__name__)

@@ -1,5 +1,6 @@
 """How good an embedder is on some examples of a run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,6 @@ from tuplet.models import Embedder
 from tuplet.training.examples import Examples, Part
 from tuplet.training.processes import Team
 
-KS = (1, 2, 4, 8)
-
 
 def vectors_of(embedder: Embedder, examples: Examples, part: Part, team: Team) -> Tensor:
     """The embeddings of a part; every process makes its share and gets all of them."""
@@ -20,20 +19,20 @@ def vectors_of(embedder: Embedder, examples: Examples, part: Part, team: Team) -
     return team.rows_of_all(own)
 
 
-def recalls(vectors: Tensor, data: Dataset) -> dict[str, float]:
+def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int]) -> dict[str, float]:
     """Recall@K: what is measured again and again during training."""
     queries, gallery = _sides(vectors, data)
-    found = evaluation.recall_at_k(*queries, ks=KS, **gallery)
+    found = evaluation.recall_at_k(*queries, ks=ks, **gallery)
     return {f"recall_at_{k}": value for k, value in found.items()}
 
 
-def everything(vectors: Tensor, data: Dataset, seed: int) -> dict[str, Any]:
+def everything(vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int) -> dict[str, Any]:
     """Every metric, for the end of a run."""
     queries, gallery = _sides(vectors, data)
-    return evaluation.evaluate(*queries, ks=KS, seed=seed, **gallery)
+    return evaluation.evaluate(*queries, ks=ks, seed=seed, **gallery)
 
 
-def _sides(vectors: Tensor, data: Dataset) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+def _sides(vectors: Tensor, data: Dataset) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
     """The queries, and the gallery where the data come with one of its own."""
     if data.splits is None or "query" not in data.splits:
         return (vectors, data.labels), {}

@@ -1,0 +1,87 @@
+"""Several losses under one protocol, with several seeds, beside what the papers print."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from tuplet import data as data_room
+from tuplet.data import Dataset
+from tuplet.training.folder import RunFolder
+from tuplet.training.objective import LOSSES
+from tuplet.training.published import benchmark, published
+from tuplet.training.recipes import RECIPES
+from tuplet.training.run import train
+from tuplet.training.settings import nearest
+
+
+def compare(
+    data: str | os.PathLike[str] | Dataset,
+    losses: Iterable[str] | Mapping[str, Mapping[str, Any]],
+    seeds: Sequence[int] = (0, 1, 2),
+    *,
+    out: str | os.PathLike[str],
+    recipe: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train every loss with every seed, all else alike, and give means and deviations of their metrics.
+
+    `losses` are names of losses or of recipes, whose loss is then meant and nothing else; or a dictionary from labels
+    of your own to options, as in {"sharp": {"loss": "ranked_list", "loss_options": {"temperature": 20.0}}}. `recipe`
+    and `options` are the protocol. What a loss needs by its nature, unit vectors or pairs, each gets unless the
+    protocol says otherwise.
+
+    The runs are kept in `out`, a folder for each, so that a comparison that is interrupted goes on where it was.
+    Returned, and written to `out/comparison.json`, is plain data: for each loss its runs, the mean and the deviation
+    (None for a single seed) of every metric, and the rows that the papers print for it on the same benchmark.
+
+    >>> import tempfile, torch
+    >>> from tuplet.data import from_features
+    >>> data = from_features(torch.eye(8).repeat_interleave(5, 0), torch.arange(40) // 5)
+    >>> found = compare(data, ["npair", "raw_vthm"], [0], out=tempfile.mkdtemp(), batch_size=8, dim=4, steps=2)
+    >>> [(row["loss"], row["deviation"]["recall_at_1"]) for row in found["rows"]]
+    [('npair', None), ('raw_vthm', None)]
+    """
+    opened = data if isinstance(data, Dataset) else data_room.open(data)
+    name, folder, chosen = benchmark(opened), Path(out), _chosen(losses)
+    if not chosen or not seeds:
+        raise ValueError("there is nothing to compare; give at least one loss and one seed")
+    rows = []
+    for label, own in chosen.items():
+        runs = []
+        for seed in seeds:
+            place = folder / re.sub(r"[^\w.-]+", "_", label) / f"seed_{seed}"
+            run = train(opened, place, recipe=recipe, seed=seed, **{**options, **own})
+            runs.append({"seed": seed, "folder": str(place), "metrics": run.metrics})
+        measured = {k: [run["metrics"][k] for run in runs] for k, v in runs[0]["metrics"].items() if type(v) is float}
+        rows.append(
+            {
+                "loss": label,
+                "mean": {k: fmean(values) for k, values in measured.items()},
+                "deviation": {k: stdev(values) if len(values) > 1 else None for k, values in measured.items()},
+                "runs": runs,
+                "published": [row._asdict() for row in published(name, label)],
+            }
+        )
+    result = {"data": repr(data) if isinstance(data, Dataset) else os.fspath(data), "benchmark": name, "rows": rows}
+    RunFolder(folder).write_json("comparison.json", result)
+    return result
+
+
+def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The options of each loss by its label."""
+    if isinstance(losses, Mapping):
+        return {label: dict(own) for label, own in losses.items()}
+    if isinstance(losses, str):
+        raise TypeError(f"losses is {losses!r}; give a list of names")
+    chosen = {}
+    for name in losses:
+        if name in RECIPES:
+            chosen[name] = {k: RECIPES[name][k] for k in ("loss", "loss_options") if k in RECIPES[name]}
+        elif name in LOSSES:
+            chosen[name] = {"loss": name}
+        else:
+            raise ValueError(f"there is no loss {name!r}; {nearest(name, {*LOSSES, *RECIPES})}")
+    return chosen

@@ -1,0 +1,70 @@
+"""The embedder of a run."""
+
+import copy
+import warnings
+from dataclasses import replace
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tuplet import models
+from tuplet.data import Dataset
+from tuplet.losses import RowLoss
+from tuplet.models import Embedder
+from tuplet.training.objective import usual_normalize
+from tuplet.training.settings import Settings
+
+#: Networks so small that a random start is what they are for.
+_FROM_SCRATCH = ("convnet", "mlp")
+
+
+def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Embedder, Settings]:
+    """The embedder in training mode, and the settings with what the embedder and the loss have decided filled in."""
+    if isinstance(settings.model, Embedder):
+        embedder = copy.deepcopy(settings.model)
+    else:
+        embedder = _named(settings.model, settings, loss, data)
+    if (embedder.preprocessing is None) != (data.features is not None):
+        takes, has = ("feature vectors", "pictures") if data.features is None else ("pictures", "feature vectors")
+        raise ValueError(
+            f"{embedder.config.architecture} takes {takes} and the data are {has}; choose another model, such as "
+            f"{'mlp' if data.features is not None else 'resnet50'}"
+        )
+    if settings.frozen_batchnorm:
+        embedder.freeze_batchnorm(affine=settings.frozen_batchnorm is True)
+    embedder.train()
+    if settings.piece_size is not None and _learns_statistics(embedder):
+        raise ValueError(
+            f"piece_size is {settings.piece_size} and {embedder.config.architecture} has BatchNorm, whose statistics "
+            "would be those of a piece; set frozen_batchnorm=True"
+        )
+    config, pictures = embedder.config, embedder.preprocessing
+    settings = replace(
+        settings, dim=config.dim, levels=config.levels, pooling=config.pooling, normalize=config.normalize
+    )
+    if pictures is not None:
+        settings = replace(settings, size=pictures.size, resize=pictures.resize, fit=pictures.how)
+    return embedder, settings
+
+
+def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embedder:
+    options = dict(settings.model_options)
+    if name == "mlp" and data.features is not None:
+        options.setdefault("features", data.features.shape[1])
+    if settings.weights is None and name not in _FROM_SCRATCH:
+        warnings.warn(f"{name} starts from random weights; give weights=, a file or a known name", stacklevel=5)
+    prepared = {"size": settings.size, "resize": settings.resize, "how": settings.fit}
+    return models.create(
+        name,
+        dim=settings.dim,
+        levels=settings.levels,
+        pooling=settings.pooling,
+        normalize=usual_normalize(loss) if settings.normalize is None else settings.normalize,
+        weights=settings.weights,
+        preprocessing={k: v for k, v in prepared.items() if v is not None} or None,
+        **options,
+    )
+
+
+def _learns_statistics(network: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) and module.training for module in network.modules())

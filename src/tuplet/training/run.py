@@ -1,0 +1,110 @@
+"""Training as one call."""
+
+import os
+import platform
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tuplet
+from tuplet import data as data_room
+from tuplet.data import Dataset
+from tuplet.losses import RowLoss
+from tuplet.models import Embedder
+from tuplet.training.assemble import assemble
+from tuplet.training.events import Events
+from tuplet.training.examples import facts
+from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
+from tuplet.training.loop import Loop, finished
+from tuplet.training.processes import Team, team_of
+from tuplet.training.resolve import Unsaid, plain, resolve
+from tuplet.training.settings import Settings
+from tuplet.training.state import refuse_another_run
+
+_USUAL_MODEL = Unsaid("resnet50")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: the best embedder, its metrics on the test split, and the folder that holds everything."""
+
+    embedder: Embedder
+    metrics: dict[str, Any]
+    folder: Path
+
+
+def train(
+    data: str | os.PathLike[str] | Dataset,
+    out: str | os.PathLike[str],
+    *,
+    recipe: str | None = None,
+    loss: str | RowLoss | None = None,
+    model: str | Embedder = _USUAL_MODEL,
+    steps: int | None = None,
+    seed: int = 0,
+    resume: bool = True,
+    **overrides: Any,
+) -> Run:
+    """Train an embedder on a dataset, test it on classes that it has not seen, and keep all of it in the folder `out`.
+
+    Args:
+        data: whatever `tuplet.data.open` opens, or a `Dataset`. Its own split is used, or else half of the classes.
+        out: the folder of the run: settings, events, checkpoint, the best and the last embedder, results.
+        recipe: a paper's settings by name (`tuplet.training.RECIPES`); what else is said here takes precedence.
+        loss: a name (`tuplet.training.LOSSES`), or a loss object.
+        model: a backbone's name, or an embedder from `tuplet.models.create`. Feature vectors get an mlp by default.
+        steps: how many batches.
+        seed: of everything that is drawn; on a CPU the same seed gives the same weights.
+        resume: go on with a run that is in the folder already, exactly as if it had not been interrupted, or return
+            the result of one that is finished. False begins again.
+        **overrides: any other option of `tuplet.training.Settings`.
+
+    >>> import tempfile, torch
+    >>> from tuplet.data import from_features
+    >>> data = from_features(torch.eye(8).repeat_interleave(5, 0), torch.arange(40) // 5)
+    >>> run = train(data, tempfile.mkdtemp(), loss="raw", steps=2, batch_size=16, dim=4)
+    >>> sorted(path.name for path in run.folder.glob("[a-z]*"))
+    ['best', 'checkpoint.pt', 'evaluation.json', 'events.jsonl', 'last', 'run.json', 'vectors.safetensors']
+    """
+    opened = data if isinstance(data, Dataset) else data_room.open(data)
+    said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
+    settings = resolve(recipe, {**{k: v for k, v in said.items() if v is not None}, **overrides}, opened)
+    about = {
+        "tuplet": tuplet.__version__,
+        "data": repr(data) if isinstance(data, Dataset) else os.fspath(data),
+        "recipe": recipe,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    # The caller's random numbers are left as they were.
+    with team_of(settings.device) as team, torch.random.fork_rng(team.gpus):
+        return _run(opened, out, settings, about, resume, team)
+
+
+def _run(
+    data: Dataset, out: str | os.PathLike[str], settings: Settings, about: dict[str, Any], resume: bool, team: Team
+) -> Run:
+    settings, examples, state = assemble(data, settings, team)
+    identity = {"settings": plain(settings), "data": facts(data)}
+    folder = RunFolder(out)
+    with folder.locked() if team.leads else nullcontext():
+        saved = team.from_leader(folder.read_checkpoint() if team.leads and resume else None)
+        if saved is not None:
+            refuse_another_run(saved["identity"], identity, folder.path)
+            state.restore(saved, team)
+        progress = state.progress
+        if not team.from_leader(finished(progress, settings) and folder.read_json(EVALUATION) is not None):
+            events = None
+            if team.leads:
+                if saved is None:
+                    folder.clear()
+                folder.remove(EVALUATION, VECTORS)
+                folder.write_json("run.json", {**about, "settings": identity["settings"]})
+                events = Events(folder.path, progress.log_length, progress.step)
+            loop = Loop(settings, examples, state, folder, events, team, identity)
+            loop.train()
+            loop.evaluate_best()
+        folder.load_embedder("best", state.embedder, team)
+        return Run(state.embedder.eval(), team.from_leader(folder.read_json(EVALUATION) or {}), folder.path)

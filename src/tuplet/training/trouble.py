@@ -1,0 +1,34 @@
+"""What to say when a loss or a gradient is no number any more."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tuplet.models import Embedder
+from tuplet.training.settings import Settings
+
+
+def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, loss: float) -> str:
+    """The likely cause of a loss or a gradient that is not finite, and what to try."""
+    slower = f"lower the rate from {settings.rate:g}, or set warmup or clip"
+    if not all(bool(p.isfinite().all()) for p in embedder.parameters()):
+        return f"the weights are not finite, so an earlier step went too far: {slower}"
+    if not bool(embeddings.isfinite().all()):
+        if settings.precision == "float16":
+            return "the network's output is not finite, as float16 overflows above 65,504: use bfloat16"
+        return f"the network's output is not finite: {slower}"
+    longest = float(embeddings.norm(dim=1).max())
+    if not torch.isfinite(torch.tensor(loss)):
+        return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
+    return f"the loss is {loss:.3g} and only its gradient is not finite: {slower}"
+
+
+def complaint(step: int, loss: float, cause: str, files: Sequence[str]) -> str:
+    """One sentence with the step, the cause and the batch.
+
+    >>> complaint(7, float("nan"), "the rate is too high", ["a.png", "b.png"])
+    'step 7: the loss is nan; the rate is too high; the batch was a.png, b.png'
+    """
+    listed = ", ".join(files[:5]) + (f" and {len(files) - 5} more, listed in events.jsonl" if len(files) > 5 else "")
+    return f"step {step}: the loss is {loss:g}; {cause}; the batch was {listed}"
