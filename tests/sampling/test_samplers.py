@@ -307,3 +307,16 @@ def test_bad_requests_get_one_sentence(make, message):
 def test_labels_that_are_not_integers_are_refused():
     with pytest.raises(TypeError, match="labels must be integers, got float64"):
         sampling.NPairSampler([0.5, 0.5])
+
+
+def test_a_class_that_starts_again_within_a_batch_does_not_repeat_in_it():
+    """Found by the soak: with classes of 7 and 5 the second triplet took the negative of the first again."""
+    for seed in range(200):
+        for batch in sampling.TripletSampler(labels_of([7, 5], seed=1), 2, seed=seed, batches=8):
+            assert len(set(batch)) == 6
+
+
+def test_a_small_class_repeats_all_its_examples_alike():
+    """Found by the soak: one of three examples came three times among five, the others once."""
+    for batch in sampling.ClassBalancedSampler([0, 0, 0, 1, 1, 1], classes=2, per_class=5, batches=200):
+        assert set(Counter(batch).values()) == {1, 2}

@@ -1,5 +1,6 @@
 """The order in which every sampler takes classes and examples."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -59,20 +60,22 @@ class Rounds:
         free[list(busy)] = False
         if not free.any():
             raise ValueError(f"all {len(free)} classes are taken already; ask for a smaller batch")
-        for eligible in (self._unused >= self._enough, self._unused > 0):
-            if (eligible & free).any():
-                self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
-                return
-        for c in np.flatnonzero(free).tolist():
-            self._restart(c, last=())
-        self.queue += self._rng.permutation(np.flatnonzero(self._unused > 0)).tolist()
+        tiers = (self._unused >= self._enough, self._unused > 0, np.ones_like(free))
+        eligible = next(tier for tier in tiers if (tier & free).any())
+        self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
 
     def take(self, c: int, count: int, avoid: Collection[int] = ()) -> list[int]:
-        """The next `count` examples of class `c`; those in `avoid` come last when its order starts again."""
+        """The next `count` examples of class `c`.
+
+        When its order starts again, those that are among them already, or in `avoid`, come last.
+        """
         taken: list[int] = []
         while len(taken) < count:
             if self._unused[c] == 0:
-                self._restart(c, last={*avoid, *taken})
+                order = self._rng.permutation(self.members[c])
+                times = Counter([*taken, *avoid])
+                self._orders[c] = order[np.argsort([times[index] for index in order.tolist()], kind="stable")]
+                self._unused[c] = self._sizes[c]
             start = self._sizes[c] - self._unused[c]
             some = self._orders[c][start : start + count - len(taken)].tolist()
             self._unused[c] -= len(some)
@@ -84,9 +87,3 @@ class Rounds:
         """Undo the last example that was taken of class `c`."""
         self._unused[c] += 1
         self._taken[c] -= 1
-
-    def _restart(self, c: int, last: Collection[int]) -> None:
-        order = self._rng.permutation(self.members[c])
-        late = np.isin(order, list(last))
-        self._orders[c] = np.concatenate([order[~late], order[late]])
-        self._unused[c] = self._sizes[c]
