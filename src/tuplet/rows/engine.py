@@ -196,8 +196,7 @@ def _walk(
     walk: Walk, wanted: tuple[bool, ...], inputs: _Inputs, cotangent: Tensor | None = None
 ) -> tuple[list[_Step], list[Tensor | None]]:
     """Every block in turn: its results, without what went into the gradients, and the gradients of all of them."""
-    q = geo.side(inputs.queries, walk.geometry)
-    g = q if inputs.gallery is None else geo.side(inputs.gallery, walk.geometry)
+    q, g = geo.sides(inputs.queries, inputs.gallery, walk.geometry)
     there_labels = inputs.labels if inputs.gallery_labels is None else inputs.gallery_labels
     gradients = _Gradients(walk, wanted, q, g, inputs.extras)
     steps = []

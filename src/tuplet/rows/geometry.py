@@ -46,13 +46,21 @@ class Side(NamedTuple):
 
 def side(vectors: Tensor, geometry: Geometry) -> Side:
     """Prepare vectors once for all the blocks that will use them."""
-    if geometry == "dot" and vectors.dtype == torch.bfloat16 and vectors.is_cuda:
-        return Side(vectors)
     vectors = vectors.to(table_dtype(vectors.dtype))
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
         return Side(vectors)
     return Side(vectors, vectors.to(wide).square().sum(1))
+
+
+def sides(queries: Tensor, gallery: Tensor | None, geometry: Geometry) -> tuple[Side, Side]:
+    """Both sides of a table; they are one and the same where the queries are their own gallery."""
+    half = torch.bfloat16
+    if geometry == "dot" and queries.is_cuda and queries.dtype == half and (gallery is None or gallery.dtype == half):
+        here = Side(queries)
+        return here, here if gallery is None else Side(gallery)
+    here = side(queries, geometry)
+    return here, here if gallery is None else side(gallery, geometry)
 
 
 def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
