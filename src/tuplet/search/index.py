@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import numpy as np
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder, load
-from tuplet.search import files
+from tuplet.search import approximate, files
+from tuplet.search.approximate import Approximate
+from tuplet.search.exact import FEW
 from tuplet.search.exact import search as exact_search
 from tuplet.search.filters import Columns, Where
 from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
@@ -47,6 +49,7 @@ class Index:
         self.folder = folder
         self.snapshot = Snapshot(folder, files.read_manifest(folder))
         self._columns = Columns()
+        self._loaded: tuple[str, Any] = "", None  # the approximate index, by the name of its file
         self._writers, self._writing = threading.RLock(), False
         if embedder is not None:
             self.check_model(embedder)
@@ -222,14 +225,42 @@ class Index:
         available = snapshot.count if allowed is None else int(allowed.sum())
         k = min(k, available)
 
+        about = self.approximate
+
         def look(width: int) -> tuple[np.ndarray, np.ndarray]:
-            return exact_search(snapshot, vectors, width, allowed)
+            if exact or about is None or available * FEW < len(snapshot.rows):
+                return exact_search(snapshot, vectors, width, allowed)
+            return approximate.search(snapshot, self._built(about), about, vectors, width, allowed)
 
         if k == 0 or not len(vectors):
             return Found(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
         if distinct is None:
             return Found(snapshot, *look(k))
         return Found(snapshot, *distinct_results(look, k, available, snapshot.vectors, self.metric, distinct))
+
+    @property
+    def approximate(self) -> Approximate | None:
+        """The approximate index, where one was built; searches go through it unless they ask for exact ones."""
+        return approximate.described(self.snapshot.manifest.approximate)
+
+    def build_approximate(self, kind: str = "hnsw", recall: float = 0.95) -> Approximate:
+        """Build an approximate index through faiss, measure its recall@10 on a sample, print and keep it.
+
+        `kind` is "hnsw", a graph, fast and as large as the vectors again, or "ivf_pq", lists of compressed vectors.
+        One that stays below `recall` is refused. Rows added later are searched exactly beside it.
+        """
+        with self.writing():
+            before, about = self.approximate, approximate.build(self.snapshot, kind, recall)
+            self._commit(replace(self.snapshot.manifest, approximate=asdict(about)))
+            # Readers of the state before may not have loaded theirs yet.
+            approximate.remove_old(self.folder, before, about)
+        print(about)
+        return about
+
+    def _built(self, about: Approximate) -> Any:
+        if self._loaded[0] != about.file:
+            self._loaded = about.file, approximate.read(self.folder, about)
+        return self._loaded[1]
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         """The vectors stored under these ids, to search from."""

@@ -1,0 +1,182 @@
+"""Approximate search through faiss, with its recall measured against the exact one before it may answer.
+
+faiss proposes candidates; the evaluator's exact scores order them, so a score is the same whichever way it was found.
+Rows added after building are searched exactly beside it, and what was deleted or filtered out is not proposed.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from tuplet import extras
+from tuplet.progress import track
+from tuplet.search import exact
+from tuplet.search.results import rescored
+from tuplet.search.snapshot import Snapshot
+
+KINDS = ("hnsw", "ivf_pq")
+#: Candidates for each result wanted: compressed vectors know the order only roughly.
+CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
+BLOCK = 1 << 16
+SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """An approximate index that was built: what it is, and how often it finds what the exact one does."""
+
+    kind: str  # "hnsw": a graph, fast, as large as the vectors again; "ivf_pq": lists of compressed vectors, small
+    file: str
+    rows: int  # it covers the first so many
+    effort: int  # nodes looked at (hnsw) or lists (ivf_pq): the least that reaches the recall asked for
+    recall_at_10: float  # on a sample of points between neighbours
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} over {self.rows:,} vectors: recall@10 {self.recall_at_10:.3f} against exact search "
+            f"at effort {self.effort}, built in {self.seconds:.0f} s"
+        )
+
+
+def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
+    """Build and write one file, with the least effort that reaches `recall` on the sample; refuse one that cannot.
+
+    Recall@10 is the share of the ten found whose exact score is at least that of the true tenth.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}; choose one of them")
+    if snapshot.count < 11:
+        raise ValueError(f"the index holds {snapshot.count} vectors; search them exactly")
+    faiss = _faiss()
+    begun = time.monotonic()
+    built = _trained(faiss, snapshot, kind)
+    for start in track(range(0, len(snapshot.rows), BLOCK), f"building {kind}"):
+        built.add(_prepared(snapshot.vectors[start : start + BLOCK], snapshot.manifest.metric))
+    seconds = time.monotonic() - begun
+    file = f"approximate.{uuid4().hex[:8]}.faiss"
+    queries, tenth = _sample(snapshot)
+    reached, effort = 0.0, 0
+    for effort in _efforts(kind, built):
+        about = Approximate(kind, file, len(snapshot.rows), effort, 0.0, seconds)
+        scores, _ = search(snapshot, built, about, queries, 10, snapshot.alive if snapshot.manifest.deleted else None)
+        reached = float((scores >= tenth).mean())
+        if reached >= recall:
+            break
+    else:
+        raise ValueError(
+            f"{kind} reaches a recall@10 of {reached:.3f} at its best effort, {effort}, below the {recall} asked for; "
+            f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={reached:.2f}, or search exactly"
+        )
+    faiss.write_index(built, str(snapshot.folder / file))
+    with open(snapshot.folder / file, "rb") as written:
+        os.fsync(written.fileno())
+    return Approximate(kind, file, len(snapshot.rows), effort, reached, seconds)
+
+
+def read(folder: Path, about: Approximate) -> Any:
+    """The faiss index of a file, mapped into memory."""
+    faiss = _faiss()
+    path = folder / about.file
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is gone: it was built again since this index was opened; open it again")
+    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+
+
+def search(
+    snapshot: Snapshot, built: Any, about: Approximate, queries: np.ndarray, k: int, allowed: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows (n, k), as exact search gives them, of the candidates; a query without k of them is done exactly.
+
+    Beyond those that are allowed rows are −1.
+    """
+    rows = _candidates(built, about, _prepared(queries, snapshot.manifest.metric), k, allowed)
+    if about.rows < len(snapshot.rows):
+        rest = np.zeros(len(snapshot.rows), bool)
+        rest[about.rows :] = True if allowed is None else allowed[about.rows :]
+        if rest.any():
+            rows = np.concatenate([rows, exact.search(snapshot, queries, k, rest)[1]], 1)
+    short = (rows >= 0).sum(1) < k
+    scores, rows = rescored(queries, rows, snapshot.vectors, snapshot.manifest.metric, k)
+    if short.any():
+        found = exact.search(snapshot, queries[short], k, allowed)
+        width = found[0].shape[1]
+        scores[short, :width], rows[short, :width] = found
+    return scores, rows
+
+
+def _faiss() -> Any:
+    return extras.need("faiss", extra="search", purpose="approximate search")
+
+
+def _prepared(vectors: np.ndarray, metric: str) -> np.ndarray:
+    """Vectors as faiss compares them; for the cosine at unit length, zero ones as they are."""
+    if metric == "cosine":
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.where(lengths > 0, lengths, 1)
+    return np.ascontiguousarray(vectors, np.float32)
+
+
+def _trained(faiss: Any, snapshot: Snapshot, kind: str) -> Any:
+    """An empty faiss index, of sizes that fit the number of rows, trained where its kind needs it."""
+    count, dim, metric = len(snapshot.rows), snapshot.manifest.dim, snapshot.manifest.metric
+    measure = faiss.METRIC_L2 if metric == "euclidean" else faiss.METRIC_INNER_PRODUCT
+    if kind == "hnsw":
+        built = faiss.IndexHNSWFlat(dim, 32, measure)
+        built.hnsw.efConstruction = 80
+        return built
+    lists = max(1, min(int(4 * count**0.5), count // 39))
+    parts = max(part for part in range(1, max(1, dim // 4) + 1) if dim % part == 0)
+    built = faiss.index_factory(dim, f"IVF{lists},PQ{parts}x{8 if count >= 10_000 else 4}", measure)
+    rows = np.sort(np.random.default_rng(0).choice(count, min(count, 40 * max(lists, 256)), replace=False))
+    built.train(_prepared(snapshot.vectors[rows], metric))
+    return built
+
+
+def _efforts(kind: str, built: Any) -> list[int]:
+    most = 1024 if kind == "hnsw" else built.nlist
+    return [*(2**i for i in range(4 if kind == "hnsw" else 0, 20) if 2**i < most), most]
+
+
+def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
+    faiss = _faiss()
+    options: dict[str, Any] = {}
+    if allowed is not None:
+        # The selector holds no reference to its bits.
+        bits = np.packbits(allowed[: about.rows], bitorder="little")
+        options["sel"] = faiss.IDSelectorBitmap(bits)
+    k = min(k * CANDIDATES[about.kind], about.rows)
+    if about.kind == "hnsw":
+        params = faiss.SearchParametersHNSW(efSearch=max(about.effort, k), **options)
+    else:
+        params = faiss.SearchParametersIVF(nprobe=about.effort, **options)
+    return built.search(queries, k, params=params)[1]
+
+
+def _sample(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
+    """Queries that are no rows themselves, midway between a row and its tenth neighbour; their exact tenth scores."""
+    allowed = snapshot.alive if snapshot.manifest.deleted else None
+    rows = np.flatnonzero(snapshot.alive)
+    rows = np.sort(np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows)), replace=False))
+    starts = snapshot.vectors[rows]
+    neighbours = exact.search(snapshot, starts, 11, allowed)[1]
+    queries = (starts + snapshot.vectors[neighbours[:, -1]]) / 2
+    return queries, exact.search(snapshot, queries, 10, allowed)[0][:, -1:]
+
+
+def described(about: Any) -> Approximate | None:
+    """What a manifest says of the approximate index, if there is one."""
+    return None if about is None else Approximate(**about)
+
+
+def remove_old(folder: Path, *kept: Approximate | None) -> None:
+    """Delete the files of builds before these, and of builds that were killed."""
+    names = {about.file for about in kept if about is not None}
+    for path in folder.glob("approximate.*.faiss"):
+        if path.name not in names:
+            path.unlink()

@@ -1,0 +1,103 @@
+"""Approximate search beside exact search: recall as stated, the same scores, filters, deletions, later rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from tuplet.search import Index
+
+faiss = pytest.importorskip("faiss", reason="approximate search needs faiss")
+
+
+def clustered(count, dim=16, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(9).normal(size=(50, dim))
+    return (centres[rng.integers(0, 50, count)] + 0.4 * rng.normal(size=(count, dim))).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=["euclidean", "cosine", "dot"])
+def index(request, tmp_path_factory):
+    index = Index.create(tmp_path_factory.mktemp("a") / "i", dim=16, metric=request.param)
+    vectors = clustered(3000)
+    if request.param == "dot":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index.add(vectors, range(3000), [{"label": "abc"[i % 3], "rare": i % 100} for i in range(3000)])
+    return index
+
+
+def recall(index, queries, **options):
+    truth = index.search(queries, 10, exact=True, **options)
+    found = index.search(queries, 10, **options)
+    # The same scores, bit for bit, whichever way they were found.
+    for scores, rows, true_scores, true_rows in zip(found.scores, found.rows, truth.scores, truth.rows, strict=True):
+        known = dict(zip(true_rows.tolist(), true_scores.tolist(), strict=True))
+        assert all(known.get(row, score) == score for row, score in zip(rows.tolist(), scores.tolist(), strict=True))
+        assert np.all(np.diff(scores) <= 0)
+    return float((found.scores >= truth.scores[:, -1:]).mean())
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
+def test_recall_is_measured_and_true(index, kind, capsys):
+    about = index.build_approximate(kind, recall=0.9)
+    assert f"recall@10 {about.recall_at_10:.3f}" in capsys.readouterr().out
+    assert about.recall_at_10 >= 0.9
+    again = Index.open(index.folder)
+    assert again.approximate == about
+    queries = clustered(200, seed=1)
+    assert recall(again, queries) == pytest.approx(about.recall_at_10, abs=0.07)
+    assert recall(again, queries, where={"label": ["a", "b"]}) > 0.8
+    # A filter that leaves few is answered exactly.
+    assert recall(again, queries, where={"rare": 7}) == 1.0
+    assert len(list(index.folder.glob("approximate.*"))) <= 2
+
+
+def test_later_rows_and_deletions_count_at_once(tmp_path):
+    index = Index.create(tmp_path / "i", dim=16)
+    vectors = clustered(1000)
+    index.add(vectors, range(1000))
+    index.build_approximate()
+    query = vectors[17]
+    assert index.search(query)[0][0].id == "17"
+    index.delete("17")
+    assert "17" not in [hit.id for hit in index.search(query, 1000)[0]]
+    index.add(query[None], ["new"])
+    assert index.search(query)[0][0].id == "new"
+    assert [h.id for h in index.search(query, 1000)[0]] == [h.id for h in index.search(query, 1000, exact=True)[0]]
+    assert len(index.search(query, 20, distinct=-0.5)[0]) == 20
+
+
+def test_a_poor_one_is_refused_with_its_number(tmp_path):
+    index = Index.create(tmp_path / "i", dim=64)
+    index.add(torch.randn(2000, 64, generator=torch.Generator().manual_seed(0)), range(2000))
+    with pytest.raises(ValueError, match=r"reaches a recall@10 of 0\.\d+ .* below the 1.1 asked for; choose 'hnsw'"):
+        index.build_approximate("ivf_pq", recall=1.1)
+    assert index.approximate is None
+    assert not list(index.folder.glob("approximate.*"))
+    with pytest.raises(ValueError, match="kind must be one of 'hnsw', 'ivf_pq'"):
+        index.build_approximate("annoy")
+
+
+def test_a_reader_keeps_the_one_before(tmp_path):
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(200), range(200))
+    index.build_approximate()
+    reader = Index.open(tmp_path / "i")
+    index.build_approximate()
+    assert reader.search(clustered(1))[0]
+    late = Index.open(tmp_path / "i")
+    for _ in range(2):
+        index.build_approximate()
+    with pytest.raises(FileNotFoundError, match="open it again"):
+        late.search(clustered(1))
+    assert late.search(clustered(1), exact=True)[0]
+
+
+def test_without_faiss_exact_search_goes_on(tmp_path, monkeypatch):
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(100), range(100))
+    index.build_approximate()
+    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+    again = Index.open(tmp_path / "i")
+    assert again.search(clustered(1), exact=True)[0]
+    with pytest.raises(ImportError, match=r"tuplet\[search\]"):
+        again.search(clustered(1))
