@@ -6,7 +6,7 @@ import torch
 
 from tuplet.data import Dataset
 from tuplet.training.average import Average
-from tuplet.training.examples import Examples, make_examples
+from tuplet.training.examples import Examples, embed, make_examples
 from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
@@ -27,7 +27,7 @@ def assemble(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, E
 
     examples = make_examples(data, settings, embedder.preprocessing, team.device)
     trained = examples.train
-    sampler = make_sampler(settings, trained.data, lambda which: examples.embed(embedder, trained.store, which))
+    sampler = make_sampler(settings, trained.data, lambda which: embed(embedder, trained.store, which))
     objective = Objective(settings, embedder.widths, len(trained.data.classes), largest_class(settings))
     objective.to(team.device)
     state = State(

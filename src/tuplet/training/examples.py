@@ -11,6 +11,7 @@ from tuplet import data as room
 from tuplet.data import Augment, Batch, Dataset, Store, views
 from tuplet.models import Embedder, Preprocessing
 from tuplet.models.backbone import evaluating
+from tuplet.progress import track
 from tuplet.training.published import recall_ks
 from tuplet.training.settings import Settings, nearest
 
@@ -35,7 +36,6 @@ class Examples:
     train: Part
     validation: Part
     test: Part
-    preprocessing: Preprocessing | None
     augment: Augment | None
     ks: tuple[int, ...]
 
@@ -46,17 +46,24 @@ class Examples:
         images = self.augment(batch.values, batch.index, step, batch.aspects)
         return images.to(memory_format=torch.channels_last)
 
-    def embed(self, embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256) -> Tensor:
-        """The embeddings of some examples as testing sees them: the centre crop, in evaluation mode."""
-        parts, device = [], embedder.device
-        with evaluating(embedder), torch.inference_mode():
-            for numbers in torch.tensor(which, dtype=torch.int64).split(batch_size):
-                values = store.values[numbers.to(store.values.device)].to(device)
-                if self.preprocessing is not None:
-                    p, aspects = self.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
-                    values = views(values, p.size, p.resize, p.how, aspects)[:, 0]
-                parts.append(embedder(values))
-        return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
+
+def embed(embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256) -> Tensor:
+    """The embeddings of some examples as testing sees them: the centre crop, in evaluation mode.
+
+    >>> from tuplet import models
+    >>> store = room.load(room.from_features(torch.eye(4), [0, 0, 1, 1]))
+    >>> embed(models.create("mlp", features=4, dim=2), store, range(4)).shape
+    torch.Size([4, 2])
+    """
+    parts, device = [], embedder.device
+    with evaluating(embedder), torch.inference_mode():
+        for numbers in track(torch.tensor(which, dtype=torch.int64).split(batch_size), "embedding"):
+            values = store.values[numbers.to(store.values.device)].to(device)
+            if embedder.preprocessing is not None:
+                p, aspects = embedder.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
+                values = views(values, p.size, p.resize, p.how, aspects)[:, 0]
+            parts.append(embedder(values))
+    return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
 
 def make_examples(data: Dataset, settings: Settings, prepared: Preprocessing | None, device: torch.device) -> Examples:
@@ -81,7 +88,6 @@ def make_examples(data: Dataset, settings: Settings, prepared: Preprocessing | N
         train=part(train, dense=True),
         validation=part(validation) if settings.validation else tested,
         test=tested,
-        preprocessing=prepared,
         augment=None if prepared is None else _augment(prepared, settings),
         ks=recall_ks(data),
     )

@@ -95,7 +95,7 @@ class Loop:
         """Every metric of the best embedder on the test split, and its vectors."""
         progress, test = self.state.progress, self.examples.test
         self.folder.load_embedder("best", self.state.embedder, self.team)
-        vectors = vectors_of(self.state.embedder, self.examples, test, self.team).float().cpu()
+        vectors = vectors_of(self.state.embedder, test, self.team).float().cpu()
         if self.events is not None:
             metrics = everything(vectors, test.data, self.examples.ks, self.settings.seed)
             metrics |= {"split": "test", "embedder": "best", "step": progress.best_step}
@@ -130,7 +130,7 @@ class Loop:
     def _evaluate(self) -> None:
         """Measure what there is, and keep it if it is the best so far."""
         state, progress, part = self.state, self.state.progress, self.examples.validation
-        vectors = vectors_of(state.result, self.examples, part, self.team)
+        vectors = vectors_of(state.result, part, self.team)
         found = self.team.from_leader(recalls(vectors, part.data, self.examples.ks) if self.team.leads else {})
         better = found["recall_at_1"] > progress.best
         progress.since_best = 0 if better else progress.since_best + 1

@@ -9,13 +9,13 @@ from torch import Tensor
 from tuplet import evaluation
 from tuplet.data import Dataset
 from tuplet.models import Embedder
-from tuplet.training.examples import Examples, Part
+from tuplet.training.examples import Part, embed
 from tuplet.training.processes import Team
 
 
-def vectors_of(embedder: Embedder, examples: Examples, part: Part, team: Team) -> Tensor:
+def vectors_of(embedder: Embedder, part: Part, team: Team) -> Tensor:
     """The embeddings of a part; every process makes its share and gets all of them."""
-    own = examples.embed(embedder, part.store, team.own_share(len(part.store)))
+    own = embed(embedder, part.store, team.own_share(len(part.store)))
     return team.rows_of_all(own)
 
 
