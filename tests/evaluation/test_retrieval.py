@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import evaluation_oracles as oracle
 from tuplet import evaluation as ev
-from tuplet.evaluation import ranks, scores
+from tuplet.evaluation import counting, ranks, scores
 
 NAMES = ("recall_at_1", "recall_at_3", "mean_average_precision", "map_at_r", "r_precision", "mean_reciprocal_rank")
 FUNCTIONS = {
@@ -85,10 +85,29 @@ def test_tiles_of_any_size_and_both_ways_of_counting_agree(monkeypatch, entries,
     expected, _ = ev.per_query(x, y, metrics=NAMES)
     monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": entries, "cuda": 1})
     monkeypatch.setattr(ranks, "TILE_QUERIES", {"cpu": 13, "cuda": 1})
-    monkeypatch.setattr(ranks, "FEW_POSITIVES", {"cpu": few, "cuda": 1})
+    monkeypatch.setattr(counting, "FEW_THRESHOLDS", {"cpu": few, "cuda": 1})
     values, _ = ev.per_query(x, y, metrics=NAMES)
     for name in NAMES:
         assert values[name].tolist() == pytest.approx(expected[name].tolist(), abs=1e-14), name
+
+
+@pytest.mark.parametrize("queries_per_class", [1, 5, 40])
+def test_no_table_is_larger_than_a_tile(monkeypatch, queries_per_class):
+    """Also where each query has a large class of its own, so that a block's positives outnumber the block."""
+    sizes = []
+
+    def spy(self, block, columns, table=scores.Scores.table):
+        result = table(self, block, columns)
+        sizes.append(result.numel())
+        return result
+
+    monkeypatch.setattr(scores.Scores, "table", spy)
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": 2000, "cuda": 1})
+    labels, gallery_labels = torch.arange(10).repeat(queries_per_class), torch.arange(10).repeat(40)
+    generator = torch.Generator().manual_seed(0)
+    x, g = (torch.randn(len(y), 3, generator=generator) for y in (labels, gallery_labels))
+    ev.map_at_r(x, labels, gallery=g, gallery_labels=gallery_labels)
+    assert max(sizes) <= 2000
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -248,6 +267,8 @@ def test_bad_input_gets_one_sentence():
             "gallery must have the dimension of embeddings, 3, got 2",
             lambda: ev.recall_at_k(x, y, gallery=x[:, :2], gallery_labels=y),
         ),
+        (ValueError, "metrics must be .* got 'map'", lambda: ev.per_query(x, y, metrics=("map",))),
+        (ValueError, "metrics must be .* got 'recall_at_0'", lambda: ev.per_query(x, y, metrics=("recall_at_0",))),
         (ValueError, "labels must fit into int64", lambda: ev.recall_at_k(x, np.array([0, 1, 2**63], dtype=np.uint64))),
     ]
     for kind, message, call in cases:

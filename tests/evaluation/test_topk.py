@@ -81,6 +81,16 @@ def test_order_is_right_where_float32_tables_cannot_tell():
     assert torch.equal(found.indices, distances.argsort(1)[:, :5])
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-21, 1e-19, 1e18, 1e25])
+@pytest.mark.parametrize("metric", scores.METRICS)
+def test_sizes_that_float32_products_cannot_hold_change_nothing(metric, scale):
+    x = torch.randn(120, 16, generator=torch.Generator().manual_seed(3)).double()
+    assert torch.equal(
+        ev.nearest((x * scale).float(), k=5, metric=metric).indices,
+        ev.nearest((x * scale).float().double(), k=5, metric=metric).indices,
+    )
+
+
 def test_low_precision_products_elsewhere_change_nothing():
     x = torch.randn(300, 64, generator=torch.Generator().manual_seed(2))
     expected = ev.nearest(x, k=4).indices

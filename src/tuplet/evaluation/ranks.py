@@ -6,13 +6,13 @@ of a tile of scores, K may be anything, and one pass serves every metric.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tuplet.evaluation.counting import Counter
 from tuplet.evaluation.inputs import BLOCK_ELEMENTS, Vectors, budget
 from tuplet.evaluation.scores import Scores
 from tuplet.progress import track
@@ -21,8 +21,6 @@ from tuplet.progress import track
 # long products. Functions of shapes and kind of device alone.
 TILE_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}
 TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
-# Up to so many positives a query, comparing the tile with each of them is faster than sorting its rows.
-FEW_POSITIVES = {"cpu": 16, "cuda": 128}
 
 
 @dataclass
@@ -72,40 +70,49 @@ def ranked(
     members = Members(labels, gallery_labels)
     order = torch.from_numpy(np.lexsort((members.start.numpy(), -members.size.numpy())))
     height, _ = tile_shape(len(order), scores.gallery.count, queries.dim, scores.device)
-    blocks = list(_split(order, members.size[order], height, budget(TILE_ENTRIES, scores.device)))
+    blocks = list(_split(order, members, height, budget(TILE_ENTRIES, scores.device)))
     for rows in track(blocks, "ranking queries"):
         yield _rank(scores, rows, members, gallery is None, first)
 
 
-def _split(order: Tensor, sizes: Tensor, height: int, entries: int) -> Iterator[Tensor]:
-    """Blocks of at most `height` queries whose lists of positives, padded to the longest, fit a tile."""
+def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterator[Tensor]:
+    """Blocks of at most `height` queries, such that the table of their scores by all their kin fits a tile.
+
+    A tile is also several times as wide as a list of positives, so that sorting it costs more than looking them up.
+    """
     start = 0
     while start < len(order):
-        stop = start + max(1, min(height, entries // max(1, int(sizes[start]))))
-        yield order[start:stop]
-        start = stop
+        rows = order[start : start + height]
+        size = members.size[rows]
+        new_class = torch.cat([torch.ones(1), members.start[rows].diff()]) != 0
+        kin = torch.where(new_class, size, 0).cumsum(0)
+        fits = torch.arange(1, len(rows) + 1) * kin.clamp(min=4 * int(size[0])) <= entries
+        yield rows[: max(1, int(fits.sum()))]
+        start += max(1, int(fits.sum()))
 
 
 def _rank(scores: Scores, rows: Tensor, members: Members, own: bool, first: bool) -> Ranked:
     kin = _kin(rows, members).to(scores.device)
     rows = rows.to(scores.device)
-    block, doubt = scores.query_block(rows), scores.doubt(rows)
+    block = scores.query_block(rows)
     valid = kin >= 0
     if own:
         valid &= kin != rows[:, None]
     positives = valid.sum(1)
-    near = torch.where(valid, _own_scores(scores, block, kin), -torch.inf)
-    member = kin
+    near, member = torch.where(valid, _kin_scores(scores, block, kin), -torch.inf), kin
     if first:
-        contenders = valid & (near >= near.amax(1, keepdim=True) - doubt)
-        near, place = torch.where(contenders, near, -torch.inf).topk(max(1, int(contenders.sum(1).max())))
-        member, valid = kin.gather(1, place), contenders.gather(1, place)
-    # A threshold of +∞ counts nothing: the padding needs no case of its own.
-    near = torch.where(valid, near, torch.inf)
-    ahead, tied = _count_negatives(scores, rows, block, kin, member, near - doubt, near + doubt)
+        valid &= near >= near.amax(1, keepdim=True) - scores.doubt(rows)
+        near, place = torch.where(valid, near, -torch.inf).topk(max(1, int(valid.sum(1).max())))
+        member, valid = kin.gather(1, place), valid.gather(1, place)
+    counter = Counter(scores, rows, member, torch.where(valid, near, torch.inf))
+    width = tile_shape(len(rows), scores.gallery.count, scores.queries.dim, scores.device)[1]
+    for start in range(0, scores.gallery.count, width):
+        tile = scores.table(block, slice(start, start + width))
+        _leave_out(tile, kin - start)
+        counter.add(tile, start)
     # A nearer positive has no more negatives ahead, and none tied where it has as many: this key sorts by exact score.
-    place = torch.where(valid, 2 * ahead + tied, torch.iinfo(torch.int64).max).argsort(1)
-    return Ranked(rows, positives, ahead.gather(1, place), tied.gather(1, place), valid.gather(1, place))
+    place = torch.where(valid, 2 * counter.ahead + counter.tied, torch.iinfo(torch.int64).max).argsort(1)
+    return Ranked(rows, positives, *(table.gather(1, place) for table in (counter.ahead, counter.tied, valid)))
 
 
 def _kin(rows: Tensor, members: Members) -> Tensor:
@@ -115,31 +122,10 @@ def _kin(rows: Tensor, members: Members) -> Tensor:
     return torch.where(slot < size, members.order[(start + slot).clamp(max=len(members.order) - 1)], -1)
 
 
-def _own_scores(scores: Scores, block: Tensor, kin: Tensor) -> Tensor:
+def _kin_scores(scores: Scores, block: Tensor, kin: Tensor) -> Tensor:
     """The table's scores of each query's own kin. Queries of one class stand together, so one product serves many."""
     columns, place = kin.clamp(min=0).unique(return_inverse=True)
     return scores.table(block, columns).gather(1, place)
-
-
-def _count_negatives(
-    scores: Scores, rows: Tensor, block: Tensor, kin: Tensor, member: Tensor, low: Tensor, high: Tensor
-) -> tuple[Tensor, Tensor]:
-    """How many negatives score higher than each positive, and how many the same.
-
-    Scores above `high` are higher, scores below `low` lower; those between are settled by exact scores.
-    """
-    ahead, tied = torch.zeros_like(member), torch.zeros_like(member)
-    width = tile_shape(len(rows), scores.gallery.count, scores.queries.dim, scores.device)[1]
-    for start in range(0, scores.gallery.count, width):
-        tile = scores.table(block, slice(start, start + width))
-        _leave_out(tile, kin - start)
-        higher, not_lower = _counts(tile, low, high)
-        ahead += higher
-        if scores.exact_tables:
-            tied += not_lower - higher
-        elif bool((not_lower > higher).any()):
-            _settle(scores, rows, member, tile, start, low, high, not_lower > higher, ahead, tied)
-    return ahead, tied
 
 
 def _leave_out(tile: Tensor, kin: Tensor) -> None:
@@ -148,62 +134,3 @@ def _leave_out(tile: Tensor, kin: Tensor) -> None:
     if bool(inside.any()):
         lowest = torch.where(inside, -torch.inf, torch.inf).to(tile.dtype)
         tile.scatter_reduce_(1, kin.clamp(0, tile.shape[1] - 1), lowest, "amin")
-
-
-def _counts(tile: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """For each threshold of a row, how many of the row's scores are above `high`, and how many are not below `low`."""
-    if low.shape[1] <= budget(FEW_POSITIVES, tile.device):
-        above = [(tile > t).sum(1, dtype=torch.int32) for t in high.split(1, 1)]
-        not_below = [(tile >= t).sum(1, dtype=torch.int32) for t in low.split(1, 1)]
-        return torch.stack(above, 1), torch.stack(not_below, 1)
-    rising = _sorted_rows(tile)
-    width = tile.shape[1]
-    return width - torch.searchsorted(rising, high, right=True), width - torch.searchsorted(rising, low)
-
-
-def _sorted_rows(tile: Tensor) -> Tensor:
-    if tile.device.type != "cpu":
-        return tile.sort(1).values
-    # NumPy's vectorised sort is several times faster than torch's on a CPU, and lets other threads run.
-    array = tile.numpy().copy()
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(lambda part: part.sort(axis=1), np.array_split(array, torch.get_num_threads())))
-    return torch.from_numpy(array)
-
-
-def _settle(
-    scores: Scores,
-    rows: Tensor,
-    member: Tensor,
-    tile: Tensor,
-    start: int,
-    low: Tensor,
-    high: Tensor,
-    unclear: Tensor,
-    ahead: Tensor,
-    tied: Tensor,
-) -> None:
-    """Count, by exact scores, the negatives too near to a positive for the table to tell; add to `ahead` and `tied`."""
-    prints = scores.gallery.fingerprints
-    r, j = unclear.nonzero(as_tuple=True)
-    # Positives that are copies of one vector have one answer, and a negative that is a copy of the positive ties with
-    # it: a collapsed model makes millions of such pairs, and none of them needs its exact score.
-    key = prints[member[r, j]] + r * 0x1E3779B97F4A7C15
-    _, group = key.unique(return_inverse=True)
-    chosen = torch.empty(int(group.max()) + 1, dtype=torch.int64, device=key.device).scatter_(
-        0, group, torch.arange(len(group), device=key.device)
-    )
-    higher, same = [], []
-    for pick in chosen.split(max(1, tile.numel() // tile.shape[1])):
-        row, positive = r[pick], member[r[pick], j[pick]]
-        part = tile[row]
-        i, column = ((part >= low[row, j[pick], None]) & (part <= high[row, j[pick], None])).nonzero(as_tuple=True)
-        lead = torch.zeros(len(i), dtype=torch.float64, device=tile.device)
-        other = (prints[start + column] != prints[positive[i]]).nonzero()[:, 0]
-        if len(other):
-            own = scores.exact(rows[row], positive)
-            lead[other] = scores.exact(rows[row[i[other]]], start + column[other]) - own[i[other]]
-        higher.append(torch.bincount(i[lead > 0], minlength=len(pick)))
-        same.append(torch.bincount(i[lead == 0], minlength=len(pick)))
-    ahead[r, j] += torch.cat(higher)[group]
-    tied[r, j] += torch.cat(same)[group]

@@ -8,6 +8,7 @@ rank j + the number of negatives before it, where `ties` says what a negative of
 - `"expected"`: the mean of the metric over all orders of the tied, in closed form.
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
@@ -119,6 +120,11 @@ def per_query(
     ([1.0, 0.0, 0.0], [1, 1, 0])
     """
     one_of(ties, TIES, "ties")
+    for name in metrics:
+        if name not in LIST_METRICS and not re.fullmatch(r"recall_at_[1-9]\d*", name):
+            raise ValueError(
+                f"metrics must be recall_at_K or one of {', '.join(LIST_METRICS)}, got {name!r}; choose of them"
+            )
     if (gallery is None) != (gallery_labels is None):
         given, missing = ("gallery", "gallery_labels") if gallery_labels is None else ("gallery_labels", "gallery")
         raise ValueError(f"{given} comes with {missing}, which is missing; give both or neither")
@@ -147,6 +153,7 @@ class _TiedLists:
 
     def __init__(self, block: Ranked, ties: str) -> None:
         self.valid = block.valid
+        self.any_tied = ties == "expected" and bool(block.tied.any())
         self.positives = block.positives.clamp(min=1)
         tied = block.tied if ties == "expected" else torch.zeros_like(block.tied)
         ahead = block.ahead + block.tied if ties == "pessimistic" else block.ahead
@@ -204,6 +211,8 @@ class _TiedLists:
         positives up to it. Summed over i = 1 … m with h = Σ 1/(b + i):  [(a + 1)·h + (p−1)/(T−1)·(m − (b + 1)·h)] / T.
         """
         alone = (self.a + 1) / (self.b + 1) * (inside > 0)
+        if not self.any_tied:
+            return alone
         h = (self.b + inside + 1).digamma() - (self.b + 1).digamma()
         slope = (self.p - 1) / (total - 1).clamp(min=1)
         shared = ((self.a + 1) * h + slope * (inside - (self.b + 1) * h)) / total

@@ -119,15 +119,17 @@ class Scores:
     def doubt(self, rows: Tensor) -> Tensor:
         """Entries of a query's row farther apart than this are in the order of their exact scores: (R, 1).
 
-        A sum of d products in precision u is off by at most d·u·|q|·|g|. The factor covers two such entries, the
-        rounding of |g|², of unit vectors and of the exact formula itself, and leaves room.
+        A sum of d products in precision u is off by at most d·u·|q|·|g|, and by the least number of its type for each
+        product too small for it. The factors cover two such entries, the rounding of |g|², of unit vectors and of the
+        exact formula itself, and leave room.
         """
         lengths = self.queries.squared_norms[rows, None].sqrt()
         if self.exact_tables:
             return torch.zeros_like(lengths)
         longest = self.gallery.max_norm
         scale = {"euclidean": (lengths + longest) ** 2, "dot": lengths * longest, "cosine": torch.ones_like(lengths)}
-        return 2 * (self.queries.dim + 16) * torch.finfo(self.dtype).eps * scale[self.metric]
+        kind = torch.finfo(self.dtype)
+        return 2 * (self.queries.dim + 16) * (kind.eps * scale[self.metric] + kind.tiny)
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The exact score of query rows[i] and gallery member columns[i], for each i."""
