@@ -29,8 +29,7 @@ def check(index: Index) -> dict[int, set[int]]:
     """Every row is whole, and batches are there with all or all but the two deleted; the numbers there, by batch."""
     there: dict[int, set[int]] = {}
     queries = []
-    for row in range(len(index.snapshot.rows)):
-        item = index.snapshot.item(row)
+    for row, item in enumerate(index.snapshot.items(range(len(index.snapshot.rows)))):
         number = int(item["id"])
         assert item["label"] == f"label {number}"
         assert np.array_equal(index.snapshot.vectors[row], vector(number))

@@ -11,6 +11,7 @@ from tuplet.search.snapshot import Snapshot
 
 #: What a search asks for: a value, or a list of values of which one must fit, for each key.
 Where: TypeAlias = Mapping[str, Any]
+BLOCK = 1 << 16
 
 
 class Column:
@@ -23,10 +24,10 @@ class Column:
 
     def extend(self, snapshot: Snapshot) -> None:
         """Read the rows that are new."""
-        new = range(len(self.codes), len(snapshot.rows))
-        texts = (_as_json(snapshot.item(row).get(self.key)) for row in new)
-        codes = [self.values.setdefault(text, len(self.values)) for text in texts]
-        self.codes = np.concatenate([self.codes, np.array(codes, np.int64)])
+        for start in range(len(self.codes), len(snapshot.rows), BLOCK):
+            items = snapshot.items(range(start, min(start + BLOCK, len(snapshot.rows))))
+            codes = [self.values.setdefault(_as_json(item.get(self.key)), len(self.values)) for item in items]
+            self.codes = np.concatenate([self.codes, np.array(codes, np.int64)])
 
 
 class Columns:

@@ -1,6 +1,6 @@
 """What a search finds, and finding it without near-duplicates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -47,13 +47,10 @@ class Found(Sequence[list[Hit]]):
     def __getitem__(self, query: int | slice) -> list[Hit] | list[list[Hit]]:
         if isinstance(query, slice):
             return [self[i] for i in range(*query.indices(len(self)))]
-        return list(self._hits(query))
-
-    def _hits(self, query: int) -> Iterator[Hit]:
-        for score, row in zip(self.scores[query].tolist(), self.rows[query].tolist(), strict=True):
-            if row >= 0:
-                item = self.snapshot.item(row)
-                yield Hit(item.pop("id"), score, item)
+        rows = self.rows[query]
+        found = rows >= 0
+        pairs = zip(self.snapshot.items(rows[found]), self.scores[query][found].tolist(), strict=True)
+        return [Hit(item.pop("id"), score, item) for item, score in pairs]
 
 
 def rescored(
@@ -64,13 +61,16 @@ def rescored(
     Candidates (queries, c) are padded with −1, which come last with a score of −∞.
     """
     count, width = rows.shape
-    members = torch.from_numpy(vectors[rows.clip(0).reshape(-1)]).double()
-    repeated = torch.from_numpy(queries).double().repeat_interleave(width, 0)
+    present = rows >= 0
+    everywhere = bool(present.all())
+    members = torch.from_numpy(vectors[(rows if everywhere else rows.clip(0)).reshape(-1)]).double()
+    repeated = torch.from_numpy(queries.repeat(width, 0)).double()
     exact = direct(repeated, members, metric).view(count, width).numpy()
-    exact[rows < 0] = -np.inf
+    if not everywhere:
+        exact[~present] = -np.inf
     order = np.lexsort((rows, -exact))[:, :k]
-    rows = np.take_along_axis(rows, order, 1)
-    return similarity(torch.from_numpy(np.take_along_axis(exact, order, 1)), metric).numpy(), rows
+    each = np.arange(count)[:, None]
+    return similarity(torch.from_numpy(exact[each, order]), metric).numpy(), rows[each, order]
 
 
 def distinct_results(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,12 @@ class Snapshot:
         """The vectors as the evaluator takes them. The first look reads them once, for their lengths."""
         return Vectors(self.vectors, "the index")
 
-    def item(self, row: int) -> dict[str, Any]:
-        """The line of a row: its id and its metadata."""
-        start = int(self.rows["line"][row - 1]) if row else 0
-        return json.loads(self._items[start : int(self.rows["line"][row])])
+    def items(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The lines of these rows: id and metadata of each."""
+        where = np.asarray(rows, np.int64)
+        ends = self.rows["line"][where].tolist()
+        starts = np.where(where > 0, self.rows["line"][where - 1], 0).tolist()
+        return [json.loads(self._items[start:end]) for start, end in zip(starts, ends, strict=True)]
 
     def picture(self, row: int) -> bytes | None:
         """The small picture of a row, where it has one."""
@@ -64,7 +67,7 @@ class Snapshot:
         wanted = set(names)
         numbers = np.array([id_number(name) for name in wanted], "<u8")
         rows = np.flatnonzero(np.isin(self.rows["id"], numbers) & self.alive).tolist()
-        return {name: row for row in rows if (name := self.item(row)["id"]) in wanted}
+        return {item["id"]: row for row, item in zip(rows, self.items(rows), strict=True) if item["id"] in wanted}
 
     def rows_of(self, names: list[str]) -> list[int]:
         """The rows with these ids, in their order; one that is missing is an error."""
