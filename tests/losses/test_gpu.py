@@ -1,4 +1,4 @@
-"""The same formulas on a GPU, where there is one: every loss in float64, float32 and bf16 against the CPU in float64."""
+"""The same formulas on a GPU, where there is one: every loss in three types against the CPU in float64."""
 
 import pytest
 import torch
