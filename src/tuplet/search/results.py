@@ -83,7 +83,7 @@ def distinct_results(
     width = min(4 * k, available)
     while True:
         scores, rows = look(width)
-        kept = [_unlike(vectors, row[row >= 0], metric, threshold, k) for row in rows]
+        kept = [unlike(vectors[row[row >= 0]], metric, threshold, k) for row in rows]
         if width >= available or all(len(places) == k for places in kept):
             break
         width = min(4 * width, available)
@@ -93,11 +93,15 @@ def distinct_results(
     return padded[0], padded[1].astype(np.int64)
 
 
-def _unlike(vectors: np.ndarray, rows: np.ndarray, metric: str, threshold: float, k: int) -> list[int]:
-    """Places of the first k rows none of which is too near to one before it."""
-    members = torch.from_numpy(vectors[rows]).double()
+def unlike(vectors: np.ndarray, metric: str, threshold: float, k: int) -> list[int]:
+    """Places of the first k of the vectors (n, d) of which none scores `threshold` or more with one before it.
+
+    >>> unlike(np.array([[0.0], [0.1], [1.0]]), "euclidean", threshold=-0.5, k=2)
+    [0, 2]
+    """
+    members = torch.from_numpy(vectors).double()
     kept: list[int] = []
-    for place in range(len(rows)):
+    for place in range(len(members)):
         others = members[kept]
         scores = similarity(direct(members[place].expand_as(others), others, metric), metric) if kept else others
         if not kept or bool((scores < threshold).all()):

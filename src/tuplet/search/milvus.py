@@ -1,0 +1,256 @@
+"""The same few calls on a Milvus collection: an embedded file of milvus-lite, a server, or a cluster."""
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tuplet import extras
+from tuplet.evaluation.inputs import one_of, positive_integer
+from tuplet.evaluation.scores import METRICS
+from tuplet.models import Embedder
+from tuplet.search.filters import Where
+from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
+from tuplet.search.results import Hit, unlike
+
+#: What Milvus calls our metrics; its L2 is the squared distance.
+MILVUS_METRICS = {"euclidean": "L2", "cosine": "COSINE", "dot": "IP"}
+MODEL = "tuplet.model"
+ID_BYTES, PICTURE_BYTES = 1024, 65535
+#: Milvus answers with no more results than these.
+MOST = 16_384
+
+
+def is_milvus(uri: str) -> bool:
+    """Whether this names a Milvus collection rather than a folder.
+
+    >>> is_milvus("things.db#birds"), is_milvus("http://milvus:19530"), is_milvus("things.index")
+    (True, True, False)
+    """
+    return uri.partition("#")[0].endswith(".db") or uri.startswith(("http://", "https://", "tcp://", "unix:"))
+
+
+class MilvusIndex:
+    """A Milvus collection, used like an `Index`; which of the two is chosen by the address alone.
+
+    The address is a file of milvus-lite, `things.db`, or a server, `http://host:19530`, with the name of the
+    collection behind a `#` (without one, `tuplet`). A token is read from MILVUS_TOKEN. Durability, several writers
+    and how exact a search is are Milvus's own; the collection knows the fingerprint of its model but does not hold it.
+    """
+
+    def __init__(self, uri: str, embedder: Embedder | None = None) -> None:
+        """Use `MilvusIndex.create` or `MilvusIndex.open`."""
+        self.uri = uri
+        self._client, self._name = _connect(uri)
+        if not self._client.has_collection(self._name):
+            raise FileNotFoundError(f"{uri} has no collection {self._name!r}; create it first")
+        about = self._client.describe_collection(self._name)
+        fields = {field["name"]: field for field in about["fields"]}
+        self.dim = int(fields["vector"]["params"]["dim"])
+        theirs = self._client.describe_index(self._name, "vector")["metric_type"]
+        self.metric = next(ours for ours, name in MILVUS_METRICS.items() if name == theirs)
+        self._model = about["properties"].get(MODEL) or None
+        self._embedder = embedder
+        if embedder is not None:
+            self.check_model(embedder)
+
+    @classmethod
+    def create(
+        cls, uri: str, *, dim: int | None = None, metric: str | None = None, embedder: Embedder | None = None
+    ) -> "MilvusIndex":
+        """An empty collection, as `Index.create` makes an empty folder. Milvus chooses the kind of its index."""
+        milvus = _pymilvus()
+        client, name = _connect(uri)
+        if client.has_collection(name):
+            raise FileExistsError(f"{uri} has a collection {name!r} already; open it, or choose another name")
+        if (dim is None) == (embedder is None):
+            raise TypeError("an index needs either dim=, for vectors, or embedder=, for photographs")
+        if metric is None:
+            metric = "dot" if embedder is not None and embedder.config.normalize else "euclidean"
+        one_of(metric, METRICS, "metric")
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", milvus.DataType.VARCHAR, max_length=ID_BYTES, is_primary=True)
+        width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
+        schema.add_field("vector", milvus.DataType.FLOAT_VECTOR, dim=width)
+        schema.add_field("metadata", milvus.DataType.JSON)
+        schema.add_field("picture", milvus.DataType.VARCHAR, max_length=PICTURE_BYTES)
+        params = client.prepare_index_params()
+        params.add_index("vector", index_type="AUTOINDEX", metric_type=MILVUS_METRICS[metric])
+        client.create_collection(
+            name,
+            schema=schema,
+            index_params=params,
+            consistency_level="Strong",
+            properties={MODEL: "" if embedder is None else embedder.fingerprint()},
+        )
+        return cls(uri, embedder)
+
+    @classmethod
+    def open(cls, uri: str, embedder: Embedder | None = None) -> "MilvusIndex":
+        """A collection that `create` made; `embedder`, for photographs, must be the model that made it."""
+        return cls(uri, embedder)
+
+    def __len__(self) -> int:
+        return int(self._client.query(self._name, filter="", output_fields=["count(*)"])[0]["count(*)"])
+
+    def __repr__(self) -> str:
+        return f"MilvusIndex({self.uri!r}, {len(self):,} vectors of {self.dim}, {self.metric})"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether photographs can be added and searched for."""
+        return self._model is not None
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model that made the vectors."""
+        if self._embedder is None:
+            what = "holds plain vectors" if self._model is None else f"was made by the model {self._model[:12]}"
+            raise TypeError(f"{self.uri} {what} and holds no model itself; open it with embedder=, or use vectors")
+        return self._embedder
+
+    def check_model(self, embedder: Embedder) -> None:
+        """Refuse an embedder that did not make this collection."""
+        other = embedder.fingerprint()
+        if self._model != other:
+            by = "no model, from plain vectors" if self._model is None else f"the model {self._model[:12]}"
+            raise ValueError(f"{self.uri} was made by {by}, not by {other[:12]}; index again with the new model")
+
+    def refresh(self) -> bool:
+        """Nothing: every call sees the latest state."""
+        return False
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Nothing: Milvus takes several writers."""
+        yield
+
+    def close(self) -> None:
+        """Let go of the connection, or of the file."""
+        self._client.close()
+
+    def add(
+        self,
+        things: Things,
+        ids: Sequence[str | int] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        pictures: Sequence[bytes] | None = None,
+    ) -> None:
+        """Add vectors or photographs, as `Index.add` does."""
+        new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
+        for name in new.names:
+            if len(name.encode()) > ID_BYTES:
+                raise ValueError(f"the id {name[:40]!r}… has over {ID_BYTES} bytes; Milvus takes no longer ones")
+        if not new.names:
+            return
+        refuse_known(self.known(new.names))
+        rows = zip(new.names, new.vectors, new.metadata, new.pictures, strict=True)
+        self._client.insert(
+            self._name,
+            [
+                {"id": n, "vector": v, "metadata": json.loads(about), "picture": base64.b64encode(p).decode()}
+                for n, v, about, p in rows
+            ],
+        )
+
+    def delete(self, ids: str | Sequence[str]) -> None:
+        """Take these out; an id that is not there is an error, and then none is taken out."""
+        names = [str(name) for name in as_list(ids)]
+        self._get(names, [])
+        self._client.delete(self._name, ids=names)
+
+    def search(
+        self, queries: Things, k: int = 10, *, where: Where | None = None, distinct: float | None = None
+    ) -> list[list[Hit]]:
+        """The k nearest of each query, as `Index.search` gives them; of equals, in Milvus's order."""
+        k, width = positive_integer(k, "k"), k if distinct is None else 4 * k
+        vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
+        if not len(vectors):
+            return []
+        while True:
+            found = self._search(vectors, min(width, MOST), where, distinct is not None)
+            if distinct is not None:
+                found = [self._apart(hits, distinct, k) for hits in found]
+            if distinct is None or width >= min(MOST, len(self)) or all(len(hits) == k for hits in found):
+                return [[self._hit(hit) for hit in hits] for hits in found]
+            width *= 4
+
+    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        """The vectors stored under these ids, to search from."""
+        return np.array([row["vector"] for row in self._get(list(ids), ["vector"])], np.float32).reshape(-1, self.dim)
+
+    def picture(self, name: str) -> bytes | None:
+        """The small picture of an id as WebP; None where the id or its picture is absent."""
+        rows = self._client.get(self._name, ids=[name], output_fields=["picture"])
+        return base64.b64decode(rows[0]["picture"]) or None if rows else None
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are in the collection."""
+        names = list(ids)
+        return {row["id"] for row in self._client.get(self._name, ids=names, output_fields=["id"])} if names else set()
+
+    def counts(self, key: str = "label") -> dict[Any, int]:
+        """How many have each value of a metadata key, the most frequent first. It reads all metadata."""
+        counted: Counter[Any] = Counter()
+        pages = self._client.query_iterator(self._name, batch_size=1000, output_fields=["metadata"])
+        while page := pages.next():
+            values = [row["metadata"].get(key) for row in page]
+            counted.update(value for value in values if isinstance(value, str | int | float))
+        pages.close()
+        return dict(sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0]))))
+
+    def _get(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
+        rows = self._client.get(self._name, ids=names, output_fields=["id", *fields]) if names else []
+        by_name = {row["id"]: row for row in rows}
+        for name in names:
+            if name not in by_name:
+                raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")
+        return [by_name[name] for name in names]
+
+    def _search(self, vectors: np.ndarray, k: int, where: Where | None, with_vectors: bool) -> list[Any]:
+        fields = ["metadata", "vector"] if with_vectors else ["metadata"]
+        condition = _condition(where or {})
+        return self._client.search(
+            self._name, vectors, anns_field="vector", limit=k, filter=condition, output_fields=fields
+        )
+
+    def _apart(self, hits: list[Any], threshold: float, k: int) -> list[Any]:
+        vectors = np.array([hit["entity"]["vector"] for hit in hits], np.float32).reshape(-1, self.dim)
+        return [hits[place] for place in unlike(vectors, self.metric, threshold, k)]
+
+    def _hit(self, hit: Any) -> Hit:
+        score = -(max(0.0, hit["distance"]) ** 0.5) if self.metric == "euclidean" else hit["distance"]
+        return Hit(hit["id"], float(score), dict(hit["entity"]["metadata"]))
+
+
+def _pymilvus() -> Any:
+    return extras.need("pymilvus", extra="milvus", purpose="a Milvus index")
+
+
+def _connect(uri: str) -> tuple[Any, str]:
+    address, _, name = uri.partition("#")
+    return _pymilvus().MilvusClient(address, token=os.environ.get("MILVUS_TOKEN", "")), name or "tuplet"
+
+
+def _condition(where: Where) -> str:
+    """A filter in Milvus's own words.
+
+    >>> print(_condition({"label": ["ant", "bee"], "year": 2011}))
+    (metadata["label"] == "ant" or metadata["label"] == "bee") and (metadata["year"] == 2011)
+    """
+    parts = []
+    for key, wanted in where.items():
+        choices = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
+        for value in choices:
+            if not isinstance(value, str | int | float):
+                raise ValueError(f"the filter {key}={value!r} is not one for Milvus; use text, numbers or booleans")
+        name = json.dumps(key, ensure_ascii=False)
+        terms = [f"metadata[{name}] == {json.dumps(value, ensure_ascii=False)}" for value in choices]
+        parts.append(f"({' or '.join(terms)})" if terms else "id == ''")
+    return " and ".join(parts)

@@ -1,0 +1,96 @@
+"""The same calls on an embedded Milvus file give what the folder gives."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tuplet import models, search
+
+pytest.importorskip("pymilvus", reason="Milvus needs pymilvus")
+pytest.importorskip("milvus_lite", reason="the embedded Milvus needs milvus-lite")
+
+LABELS = ["ant", 'a "bee"', "back\\slash", "großer Käfer"]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("milvus") / "things.db")
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
+def test_the_same_answers_as_the_folder(tmp_path, address, metric):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(60, 8)).astype(np.float32)
+    vectors[30:40] = vectors[20:30] + 0.001
+    metadata = [{"label": LABELS[i % 4], "even": i % 2 == 0, "number": i} for i in range(60)]
+    queries = rng.normal(size=(5, 8)).astype(np.float32)
+    apart = {"euclidean": -0.1, "cosine": 0.999, "dot": 7.0}[metric]
+    answers = []
+    for where in (tmp_path / "things.index", f"{address}#{metric}"):
+        index = search.create(where, dim=8, metric=metric)
+        index.add(vectors, range(60), metadata, pictures=[b"picture"] + [b""] * 59)
+        index.delete(["7", "11"])
+        index = search.open(where)
+        assert (len(index), index.dim, index.metric) == (58, 8, metric)
+        assert (index.picture("0"), index.picture("1"), index.picture("7")) == (b"picture", None, None)
+        assert index.known(["0", "7", "x"]) == {"0"}
+        assert np.array_equal(index.vectors(["9", "3"]), vectors[[9, 3]])
+        with pytest.raises(ValueError, match="holds no '7'"):
+            index.delete(["0", "7"])
+        with pytest.raises(ValueError, match="'0' would be there twice"):
+            index.add(vectors[:1], ["0"])
+        found = [
+            index.search(queries, 10),
+            index.search(queries, 100),
+            index.search(queries, 20, where={"label": [LABELS[1], LABELS[2]], "even": False}),
+            index.search(queries, 20, where={"label": LABELS[3]}),
+            index.search(queries, 10, where={"label": []}),
+            index.search(queries, 12, distinct=apart),
+            index.search(queries[0]),
+            index.search(queries[None]),
+        ]
+        answers.append(([[list(hits) for hits in part] for part in found], index.counts(), index.counts("even")))
+    (folder, *counts), (milvus, *other_counts) = answers
+    assert counts == other_counts
+    for part, other in zip(folder, milvus, strict=True):
+        for hits, other_hits in zip(part, other, strict=True):
+            assert [hit.id for hit in hits] == [hit.id for hit in other_hits]
+            assert [h.metadata for h in hits] == [h.metadata for h in other_hits]
+            assert [h.score for h in hits] == pytest.approx([h.score for h in other_hits], abs=1e-3)
+    assert folder[3][0]
+    assert not folder[4][0]
+
+
+def test_photographs_and_models(tmp_path, address):
+    torch.manual_seed(0)
+    embedder, other = models.create("convnet", dim=8), models.create("convnet", dim=8)
+    photograph = tmp_path / "red.png"
+    Image.new("RGB", (40, 30), (200, 20, 20)).save(photograph)
+    where = f"{address}#photographs"
+    search.create(where, embedder=embedder).add([photograph], ids=["red"])
+    index = search.open(where, embedder)
+    hit = index.search(photograph)[0][0]
+    assert (hit.id, hit.score) == ("red", pytest.approx(1, abs=1e-5))
+    assert index.picture("red").startswith(b"RIFF")
+    with pytest.raises(ValueError, match=f"made by the model {embedder.fingerprint()[:12]}, not by"):
+        search.open(where, other)
+    with pytest.raises(TypeError, match="holds no model itself; open it with embedder="):
+        search.open(where).search(photograph)
+
+
+def test_refusals(address):
+    index = search.create(f"{address}#refusals", dim=2)
+    with pytest.raises(FileExistsError, match="already"):
+        search.create(f"{address}#refusals", dim=2)
+    with pytest.raises(FileNotFoundError, match="has no collection 'absent'"):
+        search.open(f"{address}#absent")
+    with pytest.raises(ValueError, match="not finite"):
+        index.add(torch.tensor([[math.nan, 0.0]]), ["a"])
+    with pytest.raises(ValueError, match="over 1024 bytes"):
+        index.add(torch.zeros(1, 2), ["x" * 2000])
+    with pytest.raises(ValueError, match="is not one for Milvus"):
+        index.search(torch.zeros(2), where={"label": None})
+    assert len(index) == 0
