@@ -23,12 +23,12 @@ class Prepared(NamedTuple):
     picture: bytes
 
 
-def prepare(source: Source, embedder: Embedder, *, name: str | None = None, aspect: float | None = None) -> Prepared:
+def prepare(source: Source, embedder: Embedder, *, aspect: float | None = None) -> Prepared:
     """Read a photograph as the embedder wants it. `aspect` is the true width / height of a squashed one.
 
-    A file that cannot be read is a ValueError with its path, or with `name`.
+    A file that cannot be read is a ValueError with its path.
     """
-    image = read_image(source, name)
+    image = read_image(source)
     if aspect is not None:
         image = image.resize((max(1, round(image.height * aspect)), image.height), Image.Resampling.BICUBIC)
     return Prepared(pixels(image, embedder), thumbnail(image))

@@ -1,0 +1,128 @@
+"""Photographs from folders, tars and tables into an index: ids, labels, unreadable files; queries, sheets."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tuplet import models, search
+from tuplet.search import gathering
+from tuplet.search.gathering import gather
+from tuplet.search.looking import contact_sheet, query_views
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    torch.manual_seed(0)
+    return models.create("convnet", dim=8)
+
+
+def picture(seed):
+    values = np.random.default_rng(seed).integers(0, 256, (6, 9, 3)).astype(np.uint8)
+    return Image.fromarray(values).resize((90, 60))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes, one picture at the top, two that cannot be read, and a file that is none."""
+    for number, name in enumerate(["ant/1.png", "ant/2.jpg", "bee/1.png", "top.png", "bee/ünï.webp"]):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(number).save(path)
+    whole = (tmp_path / "photos/ant/1.png").read_bytes()
+    (tmp_path / "photos/ant/cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "photos/bee/text.jpg").write_text("no picture")
+    (tmp_path / "photos/readme.txt").write_text("not looked at")
+    return tmp_path / "photos"
+
+
+def test_a_folder(tmp_path, folder, embedder):
+    index = search.create(tmp_path / "i", embedder=embedder)
+    report = gather(index, folder)
+    assert (report.added, report.known) == (5, 0)
+    assert len(report.unreadable) == 2
+    assert "cut.png cannot be read" in report.unreadable[0]
+    assert "text.jpg cannot be read" in report.unreadable[1]
+    there = {hit.id for hit in index.search(torch.zeros(8), 10)[0]}
+    assert there == {"ant/1.png", "ant/2.jpg", "bee/1.png", "top.png", "bee/ünï.webp"}
+    assert index.counts() == {"ant": 2, "bee": 2}
+    expected = embedder.embed([str(folder / "bee/1.png")])[0]
+    assert np.allclose(index.vectors(["bee/1.png"])[0], expected, atol=1e-6)
+    small = Image.open(io.BytesIO(index.picture("bee/1.png")))
+    assert small.size == (90, 60)
+    assert "5 photographs added" in str(report)
+
+
+def test_it_goes_on_where_it_was(tmp_path, folder, embedder, monkeypatch):
+    monkeypatch.setattr(gathering, "BATCH", 2)
+    index = search.create(tmp_path / "i", embedder=embedder)
+    whole, calls = index.add, []
+
+    def stopped(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        whole(*arguments, **options)
+
+    monkeypatch.setattr(index, "add", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        gather(index, folder)
+    again = search.open(tmp_path / "i")
+    assert 0 < len(again) < 5
+    report = gather(again, folder)
+    assert report.known + report.added == 5
+    assert len(again) == 5
+    assert gather(again, folder).added == 0
+
+
+def test_tars_tables_and_splits(tmp_path, folder, embedder):
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(folder / "ant", "photos/ant")
+        tar.add(folder / "bee/1.png", "photos/bee/1.png")
+    index = search.create(tmp_path / "tar", embedder=embedder)
+    assert gather(index, tmp_path / "photos.tar").added == 3
+    assert index.known(["photos/ant/1.png"])
+    (tmp_path / "photos.csv").write_text(
+        "path,label,split,width,height\nphotos/ant/1.png,ant,train,90,60\nphotos/bee/1.png,bee,test,60,90\n"
+    )
+    index = search.create(tmp_path / "csv", embedder=embedder)
+    assert gather(index, tmp_path / "photos.csv", split="test").added == 1
+    assert [hit.label for hit in index.search(torch.zeros(8))[0]] == ["bee"]
+    # Its true proportions are those of the table.
+    assert Image.open(io.BytesIO(index.picture("photos/bee/1.png"))).size == (40, 60)
+    np.save(tmp_path / "features.npy", np.zeros((3, 2), np.float32))
+    np.save(tmp_path / "features_labels.npy", np.arange(3))
+    with pytest.raises(ValueError, match="holds feature vectors and no photographs"):
+        gather(index, tmp_path / "features.npy")
+
+
+def test_views_of_a_query(tmp_path, folder, embedder):
+    index = search.create(tmp_path / "i", embedder=embedder)
+    gather(index, folder)
+    one, two = folder / "ant/1.png", folder / "bee/1.png"
+    plain = query_views(index, [one, two])
+    assert plain.shape == (2, 1, 8)
+    assert query_views(index, [one, two], mirror=True).shape == (2, 2, 8)
+    both = query_views(index, [one, two], together=True)
+    assert both.shape == (1, 2, 8)
+    mean = index.search(plain[:, 0].mean(0))[0]
+    assert [hit.id for hit in index.search(both)[0]] == [hit.id for hit in mean]
+    mirrored = tmp_path / "mirrored.png"
+    Image.open(one).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(mirrored)
+    assert torch.allclose(query_views(index, [one], mirror=True)[0, 1], query_views(index, [mirrored])[0, 0], atol=1e-4)
+
+
+def test_contact_sheet(tmp_path, folder, embedder):
+    index = search.create(tmp_path / "i", embedder=embedder)
+    gather(index, folder)
+    query = folder / "ant/1.png"
+    found = index.search([query], 3)
+    sheet = contact_sheet(index, [Image.open(query)], found)
+    assert sheet.width > 4 * 160
+    tile = np.asarray(sheet)[12 : 12 + 160, 12 : 12 + 160].astype(int)
+    nearest = np.asarray(sheet)[12 : 12 + 160, 184 : 184 + 160].astype(int)
+    # The nearest of a picture in the index is itself.
+    assert np.abs(tile - nearest).mean() < 12
