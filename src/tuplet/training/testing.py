@@ -26,10 +26,12 @@ def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int]) -> dict[str, floa
     return {f"recall_at_{k}": value for k, value in found.items()}
 
 
-def everything(vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int) -> dict[str, Any]:
+def everything(
+    vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int, metric: str = "euclidean", bootstrap: int = 0
+) -> dict[str, Any]:
     """Every metric, for the end of a run."""
     queries, gallery = _sides(vectors, data)
-    return evaluation.evaluate(*queries, ks=ks, seed=seed, **gallery)
+    return evaluation.evaluate(*queries, ks=ks, seed=seed, metric=metric, bootstrap=bootstrap, **gallery)
 
 
 def _sides(vectors: Tensor, data: Dataset) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
