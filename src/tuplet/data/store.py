@@ -2,8 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,13 +23,13 @@ class Store:
 
     `values` are uint8 pictures (N, 3, S, S), each squeezed into a square whatever its proportions, or feature vectors
     (N, d). `aspects` (N,) are the pictures' true width / height, by which crops restore the proportions. `data`
-    holds the examples that could be read, `skipped` a sentence for each of the others.
+    holds the examples that could be read, `skipped` a sentence for each of the others, by its number in the dataset.
     """
 
     data: Dataset
     values: Tensor
     aspects: Tensor
-    skipped: tuple[str, ...] = ()
+    skipped: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -103,14 +103,14 @@ def load(
 
 
 def _store(data: Dataset, values: Tensor, aspects: Tensor, errors: dict[int, str], on_error: str) -> Store:
-    skipped = tuple(errors.values())
-    if skipped:
+    if errors:
+        sentences = list(errors.values())
         if on_error == "stop":
-            raise ValueError(skipped[0])
-        listed = "\n  ".join(skipped[:20]) + ("\n  …" if len(skipped) > 20 else "")
-        warnings.warn(f"{len(skipped):,} of {len(data):,} images were skipped:\n  {listed}", stacklevel=3)
+            raise ValueError(sentences[0])
+        listed = "\n  ".join(sentences[:20]) + ("\n  …" if len(sentences) > 20 else "")
+        warnings.warn(f"{len(errors):,} of {len(data):,} images were skipped:\n  {listed}", stacklevel=3)
         data = data.select([i for i in range(len(data)) if i not in errors])
-    return Store(data, values, aspects if data.aspects is None else data.aspects, skipped)
+    return Store(data, values, aspects if data.aspects is None else data.aspects, errors)
 
 
 class _Squares(torch.utils.data.Dataset):

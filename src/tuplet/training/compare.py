@@ -50,7 +50,7 @@ def compare(
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
     rows = []
     for label, own in chosen.items():
-        runs = []
+        runs: list[dict[str, Any]] = []
         for seed in seeds:
             place = folder / re.sub(r"[^\w.-]+", "_", label) / f"seed_{seed}"
             run = train(opened, place, recipe=recipe, seed=seed, **{**options, **own})

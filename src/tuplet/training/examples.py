@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tuplet import data as room
-from tuplet.data import Augment, Batch, Dataset, Store, views
+from tuplet.data import Augment, Batch, Dataset, Store, load, views
 from tuplet.models import Embedder, Preprocessing
 from tuplet.models.backbone import evaluating
 from tuplet.progress import track
@@ -51,7 +50,8 @@ def embed(embedder: Embedder, store: Store, which: range | list[int], batch_size
     """The embeddings of some examples as testing sees them: the centre crop, in evaluation mode.
 
     >>> from tuplet import models
-    >>> store = room.load(room.from_features(torch.eye(4), [0, 0, 1, 1]))
+    >>> from tuplet.data import from_features
+    >>> store = load(from_features(torch.eye(4), [0, 0, 1, 1]))
     >>> embed(models.create("mlp", features=4, dim=2), store, range(4)).shape
     torch.Size([4, 2])
     """
@@ -79,8 +79,10 @@ def make_examples(data: Dataset, settings: Settings, prepared: Preprocessing | N
         assert chosen.features is not None
         indices = chosen.features[:, 0]
         size = None if prepared is None else settings.stored_size or prepared.resize
-        selected = data.select(indices)
-        store = room.load(selected.dense() if dense else selected, size, settings.cache_folder, on_error="stop")
+        store = load(data.select(indices), size, settings.cache_folder, on_error=settings.unreadable)
+        indices = indices[[i not in store.skipped for i in range(len(indices))]]
+        # One proxy a class: the labels that are trained on count from 0.
+        store = replace(store, data=store.data.dense()) if dense else store
         return Part(_placed(store, settings.cache_on_device, device), indices)
 
     tested = part(test)

@@ -21,8 +21,8 @@ def vectors_of(embedder: Embedder, part: Part, team: Team) -> Tensor:
 
 def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int]) -> dict[str, float]:
     """Recall@K: what is measured again and again during training."""
-    queries, gallery = _sides(vectors, data)
-    found = evaluation.recall_at_k(*queries, ks=ks, **gallery)
+    queries, labels, gallery = _sides(vectors, data)
+    found = evaluation.recall_at_k(queries, labels, ks=ks, **gallery)
     return {f"recall_at_{k}": value for k, value in found.items()}
 
 
@@ -30,15 +30,14 @@ def everything(
     vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int, metric: str = "euclidean", bootstrap: int = 0
 ) -> dict[str, Any]:
     """Every metric, for the end of a run."""
-    queries, gallery = _sides(vectors, data)
-    return evaluation.evaluate(*queries, ks=ks, seed=seed, metric=metric, bootstrap=bootstrap, **gallery)
+    queries, labels, gallery = _sides(vectors, data)
+    return evaluation.evaluate(queries, labels, ks=ks, seed=seed, metric=metric, bootstrap=bootstrap, **gallery)
 
 
-def _sides(vectors: Tensor, data: Dataset) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
-    """The queries, and the gallery where the data come with one of its own."""
+def _sides(vectors: Tensor, data: Dataset) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """The queries with their labels, and the gallery where the data come with one of its own."""
     if data.splits is None or "query" not in data.splits:
-        return (vectors, data.labels), {}
+        return vectors, data.labels, {}
     query = torch.tensor([split == "query" for split in data.splits])
     there = query.to(vectors.device)
-    queries = (vectors[there], data.labels[query])
-    return queries, {"gallery": vectors[~there], "gallery_labels": data.labels[~query]}
+    return vectors[there], data.labels[query], {"gallery": vectors[~there], "gallery_labels": data.labels[~query]}
