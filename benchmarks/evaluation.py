@@ -28,7 +28,7 @@ try:
 except ImportError:
     AccuracyCalculator = None
 
-SIZES = {"cub": (5_924, 100, 0.35), "sop": (60_502, 11_316, 0.55)}
+SIZES = {"cub": (5_924, 100, 0.29), "sop": (60_502, 11_316, 0.44)}
 DIM = 512
 #: A task is repeated while all its runs together stay under so many seconds.
 LONG = 20.0
