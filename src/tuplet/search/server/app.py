@@ -1,0 +1,109 @@
+"""The HTTP interface: the application, its errors, and every route but the searches."""
+
+import asyncio
+from importlib.resources import files
+from typing import Any
+
+import tuplet
+from tuplet import extras
+from tuplet.search.opening import Searchable
+from tuplet.search.server.guard import App, Guard
+from tuplet.search.server.limits import Limits, RefusalError
+from tuplet.search.server.searches import add_searches
+from tuplet.search.server.service import Service
+
+_ABOUT = """Search an index by photograph, by vector, or from one of its items.
+
+Every refusal is `{"detail": "one sentence"}`. Where the server is busy it answers 503 with Retry-After."""
+
+
+def create_app(
+    index: Searchable, limits: Limits | None = None, token: str | None = None, hosts: tuple[str, ...] | None = None
+) -> App:
+    """The ASGI application that serves an index; `tuplet.search.server.serve` runs it.
+
+    With a `token` every request needs it; with `hosts` every request must call the server by one of these names.
+    Needs `pip install 'tuplet[serve]'`.
+    """
+    fastapi = extras.need("fastapi", extra="serve", purpose="serving an index")
+    service = Service(index, limits or Limits())
+    pages = {path: _page(name) for path, name in (("/", "page.html"), ("/api", "api.html"))}
+    app = fastapi.FastAPI(
+        title="Tuplet", version=tuplet.__version__, description=_ABOUT, openapi_url="/api/openapi.json",
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    _add_errors(app, fastapi)
+    _add_pages(app, fastapi, service, pages)
+    add_searches(app, service)
+    paths = {route.path for route in app.routes}
+    return Guard(app, service.metrics, paths, list(pages.values()), token, hosts)
+
+
+def _page(name: str) -> str:
+    return files("tuplet.search.server").joinpath(name).read_text(encoding="utf-8")
+
+
+def _add_errors(app: Any, fastapi: Any) -> None:
+    """Every refusal is a status and one sentence."""
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    def problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> Any:
+        return fastapi.responses.JSONResponse({"detail": sentence}, status, headers)
+
+    @app.exception_handler(RefusalError)
+    async def refused(request: Any, error: RefusalError) -> Any:
+        return problem(error.status, error.sentence, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Any, error: Any) -> Any:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
+        return problem(422, f"{where}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Any, error: Any) -> Any:
+        return problem(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Any, error: Exception) -> Any:
+        return problem(500, "the server made a mistake; its log says which")
+
+
+def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) -> None:
+    """The page, the description of the interface, health, metrics, pictures and labels."""
+    responses = fastapi.responses
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Any:
+        return responses.HTMLResponse(pages["/"])
+
+    @app.get("/api", include_in_schema=False)
+    async def interface() -> Any:
+        return responses.HTMLResponse(pages["/api"])
+
+    @app.get("/health", summary="Whether the server answers")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics", summary="Counts and times for Prometheus", response_class=responses.PlainTextResponse)
+    async def metrics() -> Any:
+        text = service.metrics.text(await asyncio.to_thread(service.gauges))
+        return responses.PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    @app.get("/api/about", summary="What the index is")
+    async def about() -> dict[str, Any]:
+        return await asyncio.to_thread(service.about)
+
+    @app.get("/api/labels", summary="The labels of the index, the most frequent first")
+    async def labels() -> list[dict[str, Any]]:
+        return [{"label": label, "count": count} for label, count in (await service.labels()).items()]
+
+    missing = {404: {"description": "There is none.", "content": {"application/json": {}}}}
+    image = {200: {"description": "WebP", "content": {"image/webp": {}}}}
+
+    @app.get("/api/picture", summary="The small picture of an item", response_class=responses.Response,
+             responses={**image, **missing})  # fmt: skip
+    async def picture(id: str) -> Any:
+        content = await service.picture(id)
+        return responses.Response(content, media_type="image/webp", headers={"cache-control": "private, max-age=3600"})

@@ -1,0 +1,198 @@
+"""What the server does, without HTTP: photographs to vectors in batches, vectors to hits in batches, within limits."""
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from tuplet.data.decode import read_image
+from tuplet.search.index import Index
+from tuplet.search.opening import Searchable
+from tuplet.search.pictures import embed, pixels
+from tuplet.search.results import Hit
+from tuplet.search.server.batching import Batcher
+from tuplet.search.server.limits import Limits, RefusalError, busy
+from tuplet.search.server.metrics import Metrics
+
+#: What may be uploaded. Pillow reads more, some of it by starting other programs.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+#: How old the server's view of an index that others write to may be.
+STALE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A search: the vector, how many, and under what conditions, as JSON so that equal ones can be told."""
+
+    vector: np.ndarray
+    k: int
+    where: str = "{}"
+    distinct: float | None = None
+
+
+class Service:
+    """An index with its model, ready to answer many at once."""
+
+    def __init__(self, index: Searchable, limits: Limits) -> None:
+        self.index, self.limits, self.metrics = index, limits, Metrics()
+        self.embedder = index.embedder.eval() if index.has_model else None
+        self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.photographs, "photographs")
+        self.searches: Batcher[Ask, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
+        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decoding")
+        self._photographs, self._fresh = 0, time.monotonic()
+        self._labels: dict[Any, int] | None = None
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """A place for one photograph, before any of its bytes is read."""
+        if self.embedder is None:
+            raise RefusalError(409, "this index holds plain vectors and no model; search with a vector or an item")
+        if self._photographs >= self.limits.photographs:
+            raise busy("photographs", self.limits.photographs)
+        self._photographs += 1
+        try:
+            yield
+        finally:
+            self._photographs -= 1
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """The time that an answer may take."""
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                yield
+        except TimeoutError:
+            raise RefusalError(
+                503, f"no answer within {self.limits.seconds:g} s: the server is busy; try again in a second"
+            ) from None
+
+    async def photograph(self, body: bytes, mirror: bool) -> np.ndarray:
+        """The vector of a photograph, or the average of its own and its mirror image's."""
+        loop = asyncio.get_running_loop()
+        views = await loop.run_in_executor(self._decoders, self._decode, body, mirror)
+        vectors = await asyncio.gather(*(self.embeds(view) for view in views))
+        return np.mean(vectors, axis=0)
+
+    def vector(self, numbers: list[float]) -> np.ndarray:
+        """A vector that was sent."""
+        if len(numbers) != self.index.dim:
+            raise RefusalError(422, f"the vector has {len(numbers)} numbers; this index takes {self.index.dim}")
+        with np.errstate(over="ignore"):
+            vector = np.array(numbers, np.float32)
+        if not np.isfinite(vector).all():
+            raise RefusalError(422, "the vector holds a number that is not finite in float32; send finite ones")
+        return vector
+
+    async def item(self, name: str) -> np.ndarray:
+        """The vector of an item of the index."""
+        try:
+            return (await asyncio.to_thread(self.index.vectors, [name]))[0]
+        except ValueError:
+            raise RefusalError(404, f"the index holds no {name[:80]!r}; ids are those of search results") from None
+
+    async def picture(self, name: str) -> bytes:
+        """The small picture of an item."""
+        picture = await asyncio.to_thread(self.index.picture, name)
+        if picture is None:
+            raise RefusalError(404, f"the index holds no picture of {name[:80]!r}")
+        return picture
+
+    async def labels(self) -> dict[Any, int]:
+        """How many items have each label."""
+        if self._labels is None:
+            self._labels = await asyncio.to_thread(self.index.counts)
+        return self._labels
+
+    async def where(self, labels: list[str], conditions: str | None) -> str:
+        """The conditions of a search as JSON, from labels as text and from a JSON object of metadata."""
+        try:
+            wanted = json.loads(conditions or "{}")
+        except (ValueError, RecursionError):
+            wanted = None
+        if not isinstance(wanted, dict):
+            raise RefusalError(422, 'where must be a JSON object such as {"year": 2011}; send one or leave it out')
+        if labels:
+            wanted["label"] = [value for value in await self.labels() if str(value) in labels]
+        return json.dumps(wanted, sort_keys=True)
+
+    def about(self) -> dict[str, Any]:
+        """What the index is."""
+        approximate = self.index.approximate if isinstance(self.index, Index) else None
+        return {
+            "vectors": len(self.index),
+            "dim": self.index.dim,
+            "metric": self.index.metric,
+            "photographs": self.embedder is not None,
+            "approximate": None if approximate is None else str(approximate),
+            "limits": {"bytes": self.limits.bytes, "pixels": self.limits.pixels, "results": self.limits.results},
+        }
+
+    def gauges(self) -> dict[str, tuple[float, str]]:
+        """The present values among the metrics."""
+        return {
+            "tuplet_vectors": (len(self.index), "Vectors in the index."),
+            "tuplet_photographs_in_progress": (self._photographs, "Photographs being read, decoded or embedded."),
+            "tuplet_searches_waiting": (len(self.searches), "Searches that wait for the index."),
+        }
+
+    def _decode(self, body: bytes, mirror: bool) -> list[Tensor]:
+        assert self.embedder is not None
+        try:
+            with Image.open(io.BytesIO(body), formats=FORMATS) as image:
+                width, height = image.size
+        except UnidentifiedImageError:
+            raise RefusalError(415, "the body is no photograph; send JPEG, PNG, WebP or the like") from None
+        except Exception as error:  # Pillow's readers of headers raise anything
+            raise RefusalError(415, f"the photograph cannot be read: {_reason(error)}; send another") from None
+        if width * height > self.limits.pixels:
+            raise RefusalError(
+                413, f"the photograph has {width}×{height} pixels, over {self.limits.pixels:,}; send a smaller one"
+            )
+        try:
+            picture = pixels(read_image(body), self.embedder)
+        except ValueError as error:
+            raise RefusalError(
+                415, f"the photograph cannot be read: {_reason(error.__cause__ or error)}; send another"
+            ) from None
+        return [picture, picture.flip(-1)] if mirror else [picture]
+
+    def _embed(self, pictures: list[Tensor]) -> list[np.ndarray]:
+        assert self.embedder is not None
+        begun = time.perf_counter()
+        vectors = embed(pictures, self.embedder).numpy()
+        self.metrics.observe("tuplet_embed_seconds", time.perf_counter() - begun)
+        self.metrics.observe("tuplet_embed_batch", len(pictures))
+        return list(vectors)
+
+    def _search(self, asks: list[Ask]) -> list[list[Hit]]:
+        """Searches under the same conditions are one."""
+        begun = time.perf_counter()
+        if time.monotonic() - self._fresh > STALE_SECONDS:
+            self._fresh = time.monotonic()
+            if self.index.refresh():
+                self._labels = None
+        groups: dict[tuple[int, str, float | None], list[int]] = {}
+        for place, ask in enumerate(asks):
+            groups.setdefault((ask.k, ask.where, ask.distinct), []).append(place)
+        hits: dict[int, list[Hit]] = {}
+        for (k, where, distinct), places in groups.items():
+            queries = torch.from_numpy(np.stack([asks[place].vector for place in places]))
+            found = self.index.search(queries, k, where=json.loads(where), distinct=distinct)
+            hits.update(zip(places, found, strict=True))
+        self.metrics.observe("tuplet_search_seconds", time.perf_counter() - begun)
+        self.metrics.observe("tuplet_search_batch", len(asks))
+        return [hits[place] for place in range(len(asks))]
+
+
+def _reason(error: BaseException) -> str:
+    return str(error).split("\n")[0].rstrip(".;") or type(error).__name__
