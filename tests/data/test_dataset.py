@@ -36,6 +36,11 @@ def test_a_split_without_arguments_is_the_first_half_of_the_classes():
     assert (train.classes, test.classes) == ([0, 1], [2, 3])
 
 
+def test_a_single_class_cannot_be_split():
+    with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two at least"):
+        features([4]).split()
+
+
 def test_seeds_choose_different_classes():
     data = features([2] * 30)
     assert data.split(seed=0)[0].classes != data.split(seed=1)[0].classes

@@ -120,6 +120,9 @@ class Dataset:
             return self.part("train"), self.part(*(["test"] if "test" in self.splits else ["query", "gallery"]))
         ratio = 0.5 if ratio is None else ratio
         order = self._class_order(seed)
+        if len(order) < 2:
+            named = f": {self.class_names[order[0]]!r}" if order else ""
+            raise ValueError(f"the data have {len(order)} class{named}; a split into train and test needs two at least")
         count = round(len(order) * ratio)
         if not 0 < count < len(order):
             raise ValueError(f"a ratio of {ratio} leaves one side of {len(order)} classes empty; choose another")

@@ -11,7 +11,7 @@ from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
 from tuplet.training.processes import Team
-from tuplet.training.sampler import class_share, make_sampler, usual_sampler
+from tuplet.training.sampler import class_share, make_sampler, usual_batch_size, usual_sampler
 from tuplet.training.settings import Settings
 from tuplet.training.state import State
 
@@ -27,6 +27,7 @@ def assemble(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, E
 
     examples = make_examples(data, settings, embedder.preprocessing, team.device)
     trained = examples.train
+    settings = replace(settings, batch_size=settings.batch_size or usual_batch_size(settings, trained.data))
     sampler = make_sampler(settings, trained.data, lambda which: embed(embedder, trained.store, which))
     objective = Objective(settings, embedder.widths, len(trained.data.classes), largest_class(settings))
     objective.to(team.device)

@@ -114,7 +114,7 @@ class Loop:
             yield from batches(self.examples.train.store, self.state.sampler, self.team.device)
 
     def _log(self, rate: float, gradient: float) -> None:
-        progress = self.state.progress
+        progress, size = self.state.progress, self.settings.batch_size or 0
         if self.events is not None:
             self.events.write(
                 "train",
@@ -122,7 +122,7 @@ class Loop:
                 loss=sum(progress.losses) / len(progress.losses),
                 rate=rate,
                 gradient=gradient,
-                examples_per_second=self.settings.batch_size * len(progress.losses) / progress.busy,
+                examples_per_second=size * len(progress.losses) / progress.busy,
                 seconds=progress.seconds,
             )
         progress.losses, progress.busy = [], 0.0

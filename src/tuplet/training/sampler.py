@@ -27,11 +27,19 @@ def usual_sampler(loss: RowLoss) -> SamplerName:
 
 def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
     """The sampler by name for batches of `batch_size`, which are those of all processes together."""
-    size, each, seed, labels = settings.batch_size, class_share(settings), settings.seed, data.labels
+    each, seed, labels = class_share(settings), settings.seed, data.labels
+    size, classes = settings.batch_size or usual_batch_size(settings, data), usable_classes(data)
+    if classes < 2:
+        raise ValueError(f"training needs two classes of two examples or more, and there are {classes}; add examples")
     if size % each:
         raise ValueError(
             f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
             f"choose a multiple of {each}, such as {max(1, size // each) * each}"
+        )
+    if settings.sampler not in ("ngroup", "triplet") and size > classes * each:
+        raise ValueError(
+            f"a batch of {size} is {size // each} classes of {each}, and only {classes} training classes have two "
+            f"examples; choose a batch_size of {classes * each} or less, or a larger per_class"
         )
     warn_of_small_classes(data, settings)
     with warnings.catch_warnings():
@@ -45,6 +53,22 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
             return sampling.HardClassSampler(labels, embed, size // 2, settings.candidates, seed=seed)
         kind = sampling.NGroupSampler if settings.sampler == "ngroup" else sampling.ClassBalancedSampler
         return kind(labels, size // each, each, seed)
+
+
+def usual_batch_size(settings: Settings, data: Dataset) -> int:
+    """About 120, or as much as there are classes for.
+
+    >>> from tuplet.data import from_features
+    >>> usual_batch_size(Settings(per_class=5), from_features(torch.zeros(9, 1), [0, 0, 0, 1, 1, 1, 2, 2, 3]))
+    15
+    """
+    each = class_share(settings)
+    return min(max(1, 120 // each), usable_classes(data)) * each
+
+
+def usable_classes(data: Dataset) -> int:
+    """How many classes have a positive pair."""
+    return int((data.labels.unique(return_counts=True)[1] > 1).sum())
 
 
 def class_share(settings: Settings) -> int:

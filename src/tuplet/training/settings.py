@@ -67,7 +67,9 @@ class Settings:
         SamplerName | None,
         "how examples meet in a batch; None is what the loss needs",
     ] = None
-    batch_size: Annotated[int, "examples of a batch, all processes together"] = 120
+    batch_size: Annotated[
+        int | None, "examples of a batch, all processes together; None is 120, or fewer where classes are few"
+    ] = None
     per_class: Annotated[int, "examples of a class in a batch, for class_balanced and ngroup"] = 4
     candidates: Annotated[int, "how many classes hard_class chooses from"] = 200
     piece_size: Annotated[int | None, "pass the network in pieces of this size, for batches that do not fit"] = None
