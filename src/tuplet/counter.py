@@ -4,14 +4,16 @@ What a sample or a pair draws depends on the seed and on its own position alone,
 processes, the block size and the number of ranks change nothing.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 
 
-def _mix(x: Tensor) -> Tensor:
-    """Scramble the low 32 bits of int64 `x`: two rounds of xor-shift and multiply, each a bijection."""
+def _mix(x: Any) -> Any:
+    """Scramble the low 32 bits: two rounds of xor-shift and multiply, each a bijection."""
     x = (x ^ (x >> 16)) * 0x7FEB352D & _MASK
     x = (x ^ (x >> 15)) * 0x846CA68B & _MASK
     return x ^ (x >> 16)
@@ -20,22 +22,22 @@ def _mix(x: Tensor) -> Tensor:
 def uniform(*keys: int | Tensor) -> Tensor:
     """Float32 numbers in (0, 1), one for each combination of the broadcast integer keys.
 
-    The numbers are (k + ½)·2⁻²³ for k in 0 … 2²³−1: never 0, never 1, so a logarithm is always finite.
+    The numbers are (k + ½)·2⁻²³ for k in 0 … 2²³−1: never 0, never 1, so a logarithm is always finite. Plain integers
+    are worked into the hash on the host, and never copied to a device, which would make the host wait for it.
 
     >>> a, b = uniform(7, torch.arange(3)), uniform(7, torch.arange(1, 3))
     >>> bool((a[1:] == b).all())
     True
     """
-    state: Tensor | None = None
+    if not keys:
+        raise ValueError("uniform() needs at least one integer key, got none")
+    state: Any = None
     for key in keys:
-        k = torch.as_tensor(key, dtype=torch.int64)
+        k = key.long() if isinstance(key, Tensor) else int(key)
         # Fold in both halves, so that ids beyond 32 bits stay apart.
         for half in (k & _MASK, (k >> 32) & _MASK):
             if state is None:
                 state = _mix(half + 0x9E3779B9 & _MASK)
             else:
-                state = state.to(half.device) if state.ndim == 0 else state
                 state = _mix((state * 0x9E3779B1 + half + 0x85EBCA6B) & _MASK)
-    if state is None:
-        raise ValueError("uniform() needs at least one integer key, got none")
-    return ((state >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    return ((torch.as_tensor(state) >> 9).to(torch.float32) + 0.5) * 2.0**-23

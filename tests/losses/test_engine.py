@@ -127,7 +127,7 @@ class TestBlocks:
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_tables_are_never_wider_than_a_block(self, case):
         """No tensor of N×N entries comes to life in forward or backward when the blocks are small."""
-        x, labels = batch(case, n=60, dim=DIM)
+        x, labels = batch(case, n=120, dim=DIM)
         limit = x.shape[0] ** 2
 
         class Largest(torch.utils._python_dispatch.TorchDispatchMode):

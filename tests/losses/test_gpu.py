@@ -1,22 +1,114 @@
-"""The same formulas on a GPU, where there is one: every loss in three types against the CPU in float64."""
+"""The same formulas on a GPU, where there is one: as they stand, compiled, and replayed as graphs."""
 
 import pytest
 import torch
 
-from losses.cases import CASES
+from losses.cases import BY_NAME, CASES
 from losses.test_engine import batch, value_and_gradient
+from tuplet import losses
+from tuplet.rows import engine, replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 6e-3}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-def test_gpu_equals_cpu(case, dtype):
+@pytest.fixture
+def plainly(monkeypatch):
+    """No graphs: every launch by itself."""
+    monkeypatch.setattr(replay, "LARGEST_TABLE_BYTES", 0)
+
+
+def check(case, dtype, **options):
     x, labels = batch(case, n=48, dtype=dtype)
     loss = case.make().to("cuda", torch.float64 if dtype == torch.float64 else torch.float32)
-    value, gradient = value_and_gradient(loss, x.cuda(), labels.cuda(), check_labels=True)
     truth, true_gradient = value_and_gradient(case.make(), x.double(), labels)
-    torch.testing.assert_close(value.cpu().double(), truth, rtol=max(TOLERANCES[dtype], 2e-5), atol=1e-6)
-    error = (gradient.cpu().double() - true_gradient).norm() / true_gradient.norm().clamp_min(1e-12)
-    assert error < TOLERANCES[dtype]
+    for _ in range(3):
+        value, gradient = value_and_gradient(loss, x.cuda(), labels.cuda(), **options)
+        torch.testing.assert_close(value.cpu().double(), truth, rtol=max(TOLERANCES[dtype], 2e-5), atol=1e-6)
+        error = (gradient.cpu().double() - true_gradient).norm() / true_gradient.norm().clamp_min(1e-12)
+        assert error < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_replayed_equals_cpu(case, dtype):
+    check(case, dtype, max_per_class=12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_launched_equals_cpu(case, dtype, plainly):
+    check(case, dtype)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_equals_cpu(case, plainly, monkeypatch):
+    torch.compiler.reset()
+    monkeypatch.setattr(engine, "COMPILED_ENTRIES", 1)
+    check(case, torch.float32, max_per_class=12)
+
+
+def gpu_batch(n=64):
+    x, labels = batch(BY_NAME["raw"], n, dtype=torch.float32)
+    return x.cuda(), labels.cuda()
+
+
+def test_a_replay_never_waits_for_the_device():
+    x, labels = gpu_batch()
+    loss = losses.MarginLoss()
+    for _ in range(2):
+        torch.cuda.set_sync_debug_mode("error" if len(replay._graphs.get(loss, ())) else "default")
+        x = x.detach().requires_grad_()
+        loss(x, labels, max_per_class=4).backward()
+    torch.cuda.set_sync_debug_mode("default")
+    assert list(replay._graphs[loss].values()) != [None]
+
+
+def test_a_changed_setting_is_seen():
+    x, labels = gpu_batch()
+    loss = losses.RAWLoss()
+    before = value_and_gradient(loss, x, labels)
+    loss.threshold = 0.9
+    after = value_and_gradient(loss, x, labels)
+    fresh = value_and_gradient(losses.RAWLoss(threshold=0.9), x, labels)
+    assert before[0] != after[0]
+    assert torch.equal(after[1], fresh[1])
+
+
+def test_replays_draw_anew_as_launches_do(monkeypatch):
+    x, labels = gpu_batch()
+    one, other = losses.MarginLoss(), losses.MarginLoss()
+    replayed = [one(x, labels, max_per_class=4).item() for _ in range(4)]
+    monkeypatch.setattr(replay, "LARGEST_TABLE_BYTES", 0)
+    assert replayed == [other(x, labels).item() for _ in range(4)]
+    assert len(set(replayed)) > 1
+
+
+def test_a_loss_that_reads_labels_runs_as_it_is():
+    x, labels = gpu_batch()
+    loss = losses.TripletLoss()
+    assert loss(x, labels) == loss(x, labels, max_per_class=4)
+    assert [graph is None for graph in replay._graphs[loss].values()] == [True, False]
+
+
+def test_learned_parameters_move_and_are_followed():
+    x, labels = gpu_batch()
+    loss = losses.ProxyAnchorLoss(16, 4).cuda()
+    optimizer = torch.optim.SGD(loss.parameters(), 0.1)
+    values = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        value = loss(x, labels)
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert sorted(values, reverse=True) == values
+    assert len(set(values)) == 5
+
+
+def test_a_second_derivative_gets_a_sentence():
+    x, labels = gpu_batch()
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(losses.RAWLoss()(x, labels), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        gradient.sum().backward()

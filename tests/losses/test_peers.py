@@ -128,7 +128,7 @@ def test_histogram_with_a_duplicate():
 
 N = 24
 TRIPLETS_AND_WORSE = [
-    (losses.HistogramLoss(21), (peer.HistogramLoss(n_bins=20),), N**3),
+    (losses.HistogramLoss(11), (peer.HistogramLoss(n_bins=20),), N**3),
     (losses.TripletLoss(), (peer.TripletMarginLoss(),), N**3),
     (
         losses.TripletLoss(mining="semi_hard"),

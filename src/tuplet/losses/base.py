@@ -1,6 +1,6 @@
 """What every loss is: a function of rows, and a few options of the call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from tuplet.mining import Mining
 from tuplet.rows import MemoryBank, Ranks, View, checks
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import equal_labels
+from tuplet.rows.replay import replay, replayable
 
 
 class RowLoss(nn.Module):
@@ -97,8 +98,7 @@ class RowLoss(nn.Module):
             check_finite,
             check_labels,
         )
-        with torch.autocast(embeddings.device.type, enabled=False):
-            value = self.value(self.arrange(view))
+        value = evaluate(self, view)
         if isinstance(self.mining, Mining):
             self.mining.advance()
         return value
@@ -123,6 +123,24 @@ class RowLoss(nn.Module):
         """
         view = look(self, embeddings.detach(), labels, gallery, gallery_labels, same=same)
         return table_weights(self, self.arrange(view))
+
+
+def evaluate(loss: RowLoss, view: View) -> Tensor:
+    """The loss of a view: as it stands, or on a GPU, for small batches, as one launch."""
+
+    def run(inputs: Sequence[Tensor]) -> Tensor:
+        given: dict[str, Any] = dict(zip(names, inputs, strict=True))
+        with torch.autocast(view.queries.device.type, enabled=False):
+            return loss.value(loss.arrange(replace(view, **given)))
+
+    names = [
+        name for name in ("queries", "labels", "gallery", "gallery_labels", "valid") if getattr(view, name) is not None
+    ]
+    tensors = [getattr(view, name) for name in names]
+    fixed = view.ranks is None and view.same is equal_labels and not view.checks_values
+    if fixed and replayable(view.queries, view.there.shape[0]):
+        return replay(loss, run, tensors, (*names, view.block_rows, view.max_per_class))
+    return run(tensors)
 
 
 def table_weights(loss: RowLoss, view: View) -> Tensor:

@@ -44,6 +44,6 @@ class HistogramLoss(RowLoss):
         upper = torch.where(positive | negative, place - node, 0)
         lower = torch.where(positive | negative, 1 - (place - node), 0)
         slot = node.to(torch.int64) + self.bins * negative
-        flat = s.new_zeros(2 * self.bins)
-        flat = flat.scatter_add(0, slot.flatten(), lower.flatten())
-        return flat.scatter_add(0, slot.flatten() + 1, upper.flatten()).view(2, self.bins)
+        # A histogram for each row, summed after: rows do not wait for each other to add to one bin.
+        rows = s.new_zeros(s.shape[0], 2 * self.bins).scatter_add(1, slot, lower).scatter_add(1, slot + 1, upper)
+        return rows.sum(0).view(2, self.bins)

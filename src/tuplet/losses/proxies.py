@@ -134,8 +134,7 @@ class ProxyAnchorLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Two means with counts of their own, so each proxy brings its share of both."""
-        present = torch.zeros(view.size, device=view.labels.device)
-        present[view.there_labels] = 1
+        present = torch.zeros(view.size, device=view.labels.device).scatter_(0, view.there_labels, 1.0)
         total, _ = view.total(self._anchors, shared=(present.sum().clamp_min(1),))
         return total
 

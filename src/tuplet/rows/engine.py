@@ -5,19 +5,25 @@ differentiates that function by the table (the weights W of the pairs) and forms
 moves on. So a few tables of R×M live at a time, and never the N×M one.
 """
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._triton import has_triton
 
 from tuplet.rows import geometry as geo
+from tuplet.rows.once import first_derivative
 
 # What one table may take; ten to twenty live at once while a block is differentiated. On a CPU a table should stay near
 # the caches, a GPU needs long products. It is a function of shapes, types and the kind of device alone, never of the
 # memory that happens to be free, since it decides the rounding.
-TABLE_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+TABLE_BYTES = {"cpu": 8 << 20, "cuda": 128 << 20}
+# Entries from which on the work on a table is compiled on a GPU: seconds at a first call, a fraction of the time after.
+COMPILED_ENTRIES = 1 << 20
 
 
 def default_block_rows(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> int:
@@ -142,6 +148,24 @@ def _step(
     return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)
 
 
+def step_for(table: Tensor) -> Callable[..., _Step]:
+    """The step as it stands, or on a GPU, for tables that are worth it, as a few fused kernels."""
+    worth_it = table.is_cuda and table.numel() >= COMPILED_ENTRIES and not torch.compiler.is_compiling()
+    return _compiled_step() if worth_it else _step
+
+
+@functools.cache
+def _compiled_step() -> Callable[..., _Step]:
+    if has_triton():
+        return torch.compile(_step)
+    warnings.warn(
+        "Tuplet runs large batches on this GPU without compiling them, since Triton cannot be used here; "
+        "install triton for several times the speed",
+        stacklevel=2,
+    )
+    return _step
+
+
 class _Inputs(NamedTuple):
     """The tensors of a walk. `gallery` is None where the queries are their own gallery."""
 
@@ -202,11 +226,12 @@ def _walk(
     steps = []
     for a, b in walk.blocks():
         here = q.block(a, b)
-        step = _step(
+        table = geo.table(here, g, walk.geometry)
+        step = step_for(table)(
             walk,
             wanted,
             a,
-            geo.table(here, g, walk.geometry),
+            table,
             inputs.labels[a:b],
             there_labels,
             inputs.valid,
@@ -257,25 +282,10 @@ class _Walked(torch.autograd.Function):
             with torch.autocast(cotangent.device.type, enabled=False):
                 _, gradients = _walk(ctx.walk, ctx.wanted, inputs, cotangent)
         queries, gallery, *extras = [
-            None if gradient is None else _Second.apply(gradient.to(x.dtype), x)
+            None if gradient is None else first_derivative(gradient, x)
             for gradient, x in zip(gradients, moving, strict=True)
         ]
         return None, None, queries, gallery, None, None, None, *extras
-
-
-class _Second(torch.autograd.Function):
-    """Identity on the first derivative by `of`; asking it for another gets a sentence instead of a wrong Hessian."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, of: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError(
-            "a Tuplet loss was differentiated twice, but the row engine forms first derivatives only; "
-            "leave out create_graph=True, or write the loss in plain torch on the whole table"
-        )
 
 
 def walk_rows(
