@@ -66,7 +66,7 @@ class RunFolder:
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write plain data for people and programs to read."""
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self._replace(name, lambda path: path.write_text(text, encoding="utf-8"))
+        replace_file(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """What `write_json` wrote, if it did."""
@@ -75,13 +75,13 @@ class RunFolder:
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write named tensors as safetensors."""
-        self._replace(name, lambda path: save_file(tensors, path))
+        replace_file(self.path / name, lambda path: save_file(tensors, path))
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint: a kill at any moment leaves the old one or the new one, whole."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        self._replace(CHECKPOINT, lambda path: path.write_bytes(buffer.getbuffer()))
+        replace_file(self.path / CHECKPOINT, lambda path: path.write_bytes(buffer.getbuffer()))
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """The checkpoint on the CPU, if there is one. No code in it is run."""
@@ -107,12 +107,24 @@ class RunFolder:
             embedder.load_state_dict(read_embedder(self.path / name)[1])
         team.align(embedder)
 
-    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
-        aside, final = self.path / f"{name}.part", self.path / name
-        _told(final, lambda: write(aside))
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` write a file under another name, wait until it is on the disk, and then give it its own.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "a.txt")
+    >>> replace_file(path, lambda aside: aside.write_text("whole or not at all"))
+    >>> path.read_text()
+    'whole or not at all'
+    """
+    aside = path.with_name(f"{path.name}.part")
+    try:
+        _told(path, lambda: write(aside))
         _sync(aside)
-        os.replace(aside, final)
-        _sync(self.path)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
 def _told(path: Path, write: Callable[[], object]) -> None:
