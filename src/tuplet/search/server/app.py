@@ -8,7 +8,7 @@ import tuplet
 from tuplet import extras
 from tuplet.search.opening import Searchable
 from tuplet.search.server.guard import App, Guard
-from tuplet.search.server.limits import Limits, RefusalError
+from tuplet.search.server.limits import Limits, RefusalError, may_refuse
 from tuplet.search.server.searches import add_searches
 from tuplet.search.server.service import Service
 
@@ -33,8 +33,8 @@ def create_app(
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     _add_errors(app, fastapi)
-    _add_pages(app, fastapi, service, pages)
     add_searches(app, service)
+    _add_pages(app, fastapi, service, pages)
     paths = {route.path for route in app.routes}
     return Guard(app, service.metrics, paths, list(pages.values()), token, hosts)
 
@@ -99,11 +99,14 @@ def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) 
     async def labels() -> list[dict[str, Any]]:
         return [{"label": label, "count": count} for label, count in (await service.labels()).items()]
 
-    missing = {404: {"description": "There is none.", "content": {"application/json": {}}}}
-    image = {200: {"description": "WebP", "content": {"image/webp": {}}}}
+    webp: dict[int | str, Any] = {200: {"description": "WebP", "content": {"image/webp": {}}}}
 
-    @app.get("/api/picture", summary="The small picture of an item", response_class=responses.Response,
-             responses={**image, **missing})  # fmt: skip
+    @app.get(
+        "/api/picture",
+        summary="The small picture of an item",
+        response_class=responses.Response,
+        responses=webp | may_refuse(404),
+    )
     async def picture(id: str) -> Any:
         content = await service.picture(id)
         return responses.Response(content, media_type="image/webp", headers={"cache-control": "private, max-age=3600"})

@@ -77,18 +77,18 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
         return (
-            self._is_token(given.strip())
+            self._is_token(given.strip().encode("latin-1"))
             if kind.lower() == "bearer"
             else hmac.compare_digest(cookies.get(COOKIE, "").encode(), self._secret.encode())
         )
 
-    def _is_token(self, given: str) -> bool:
-        return self._token is not None and hmac.compare_digest(given.encode(), self._token)
+    def _is_token(self, given: bytes) -> bool:
+        return self._token is not None and hmac.compare_digest(given, self._token)
 
     async def _ask(self, scope: Message, send: Send) -> None:
         """Take the token where a browser brings it to the page; else say that one is needed."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and self._is_token(given):
+        if scope["path"] == "/" and self._is_token(given.encode()):
             cookie = f"{COOKIE}={self._secret}; HttpOnly; SameSite=Strict; Path=/"
             await _answer(send, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
             return

@@ -1,6 +1,20 @@
 """What the server takes on, and how it says no."""
 
 from dataclasses import dataclass
+from typing import Any
+
+#: What a refusal looks like, and what each status means here.
+PROBLEM = {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
+REASONS = {
+    401: "the token is missing or wrong",
+    404: "the index holds no such item",
+    408: "the body came too slowly",
+    409: "the index takes no photographs",
+    413: "too many bytes or pixels",
+    415: "no photograph that can be read",
+    422: "a parameter is missing or wrong",
+    503: "busy: try again",
+}
 
 
 @dataclass(frozen=True)
@@ -36,3 +50,9 @@ def busy(what: str, limit: int) -> RefusalError:
     'the server is busy: 32 photographs are waiting; try again in a second'
     """
     return RefusalError(503, f"the server is busy: {limit:,} {what} are waiting; try again in a second")
+
+
+def may_refuse(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """These refusals for the description of a route, with those that every route may answer."""
+    content = {"application/json": {"schema": PROBLEM}}
+    return {status: {"description": REASONS[status], "content": content} for status in sorted({401, 422, *statuses})}

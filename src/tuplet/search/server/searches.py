@@ -1,12 +1,12 @@
 """The three ways to search over HTTP: by photograph, by vector, from an item."""
 
-import asyncio
 import time
 from typing import Annotated, Any
 
 import numpy as np
 
-from tuplet.search.server.limits import Limits, RefusalError
+from tuplet.search.server.body import Body
+from tuplet.search.server.limits import RefusalError, may_refuse
 from tuplet.search.server.service import Ask, Service
 
 
@@ -24,9 +24,6 @@ def add_searches(app: Any, service: Service) -> None:
 
     class Answer(BaseModel):
         hits: list[Found]
-
-    class Problem(BaseModel):
-        detail: str
 
     class Vector(BaseModel):
         vector: list[float]
@@ -53,76 +50,54 @@ def add_searches(app: Any, service: Service) -> None:
         found = [Found(id=hit.id, score=hit.score, metadata=hit.metadata) for hit in hits]
         return Answer(hits=found[: options.k])
 
-    def may(*statuses: int) -> dict[int | str, dict[str, Any]]:
-        return {status: {"model": Problem} for status in (401, 422, 503, *statuses)}
-
     def takes(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
         return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
 
     @app.post(
         "/api/search/photograph",
         summary="What is near a photograph, which is the body as it is",
-        responses=may(408, 409, 413, 415),
+        responses=may_refuse(408, 409, 413, 415, 503),
         openapi_extra=takes("application/octet-stream", {"type": "string", "format": "binary"}),
     )
     async def photograph(
         request: Request, response: Response, options: Annotated[PhotographOptions, Query()]
     ) -> Answer:
+        body = Body(request, limits)
         try:
             with service.admitted():
-                content = await _content(request, limits)
+                content = await body.read()
                 async with service.in_time():
                     begun = time.perf_counter()
                     vector = await service.photograph(content, options.mirror)
                     embedding = f"embed;dur={1000 * (time.perf_counter() - begun):.2f}, "
                     return await answer(vector, response, options, embedding)
         except RefusalError:
-            await _discard(request, limits)
+            await body.discard()
             raise
 
     @app.post(
         "/api/search/vector",
         summary="What is near a vector",
-        responses=may(408, 413),
+        responses=may_refuse(408, 413, 503),
         openapi_extra=takes("application/json", Vector.model_json_schema()),
     )
     async def vector(request: Request, response: Response, options: Annotated[Options, Query()]) -> Answer:
+        body = Body(request, limits)
         try:
-            sent = Vector.model_validate_json(await _content(request, limits))
+            sent = Vector.model_validate_json(await body.read())
+        except RefusalError:
+            await body.discard()
+            raise
         except ValidationError as error:
             raise RefusalError(422, f'the body must be {{"vector": [numbers]}}: {error.errors()[0]["msg"]}') from None
         async with service.in_time():
             return await answer(service.vector(sent.vector), response, options)
 
-    @app.get("/api/search/item", summary="What is near an item of the index, which is left out", responses=may(404))
+    @app.get(
+        "/api/search/item",
+        summary="What is near an item of the index, which is left out",
+        responses=may_refuse(404, 503),
+    )
     async def item(id: str, response: Response, options: Annotated[Options, Query()]) -> Answer:
         async with service.in_time():
             return await answer(await service.item(id), response, options, leave_out=id)
-
-
-async def _content(request: Any, limits: Limits) -> bytes:
-    """The body, read no further than the limits allow."""
-    content = bytearray()
-    try:
-        async with asyncio.timeout(limits.seconds):
-            async for part in request.stream():
-                content += part
-                if len(content) > limits.bytes:
-                    raise RefusalError(413, f"the body has over {limits.bytes:,} bytes; send a smaller photograph")
-    except TimeoutError:
-        raise RefusalError(408, f"the body did not arrive within {limits.seconds:g} s; send it faster") from None
-    return bytes(content)
-
-
-async def _discard(request: Any, limits: Limits) -> None:
-    """Read what is left of a body that is refused, up to a point: a connection closed on it would lose the answer."""
-    left = limits.bytes
-    try:
-        async with asyncio.timeout(1.0):
-            while left > 0:
-                message = await request.receive()
-                left -= len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body"):
-                    return
-    except TimeoutError:
-        return

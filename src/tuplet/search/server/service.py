@@ -25,7 +25,10 @@ from tuplet.search.server.limits import Limits, RefusalError, busy
 from tuplet.search.server.metrics import Metrics
 
 #: What may be uploaded. Pillow reads more, some of it by starting other programs.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+Image.init()
+FORMATS = tuple(
+    name for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF") if name in Image.OPEN
+)
 #: How old the server's view of an index that others write to may be.
 STALE_SECONDS = 1.0
 

@@ -1,0 +1,253 @@
+"""The server as a process: it stops cleanly and stays on this machine; and its page in a browser."""
+
+import io
+import shutil
+import signal
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from search.bad_uploads import picture, saved
+from search.served import server
+from tuplet import models, search
+
+pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+pytest.importorskip("fastapi", reason="serving needs fastapi")
+COLOURS = {"red": (190, 40, 40), "green": (40, 160, 60), "blue": (50, 70, 190)}
+
+
+def photograph(label, number):
+    image = Image.new("RGB", (120, 90), COLOURS[label])
+    ImageDraw.Draw(image).ellipse((5 * number, 10, 5 * number + 40, 70), fill=(250, 240, 200))
+    return image
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    index = search.create(tmp_path_factory.mktemp("served") / "i", embedder=models.create("convnet", dim=16))
+    named = [(label, number) for label in COLOURS for number in range(10)]
+    index.add(
+        [photograph(*name) for name in named],
+        [f"{label}/{number}.png" for label, number in named],
+        [{"label": label} for label, _ in named],
+    )
+    return index.folder
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with server(folder) as (address, _):
+        yield address
+
+
+def begun(address, body):
+    """A connection on which half of a photograph has been sent."""
+    parts = urlsplit(address)
+    connection = socket.create_connection((parts.hostname, parts.port))
+    head = f"POST /api/search/photograph?k=3 HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body[: len(body) // 2])
+    return connection
+
+
+def test_it_stops_cleanly_with_requests_in_flight(folder):
+    body = saved(picture(), "PNG")
+    with server(folder) as (address, process):
+        connections = [begun(address, body) for _ in range(8)]
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        for connection in connections:
+            connection.sendall(body[len(body) // 2 :])
+        answers = [connection.makefile("rb").read() for connection in connections]
+        assert process.wait(20) == 0
+    assert all(answer.startswith(b"HTTP/1.1 200") and b'"hits"' in answer for answer in answers)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{address}/health")
+
+
+def test_a_refusal_reaches_who_is_still_sending(address):
+    for _ in range(5):
+        answer = httpx.post(f"{address}/api/search/photograph", content=bytes(14 * 2**20), timeout=20)
+        assert answer.status_code == 413
+
+
+def test_only_this_machine_reaches_it(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            own = probe.getsockname()[0]
+        except OSError:
+            pytest.skip("this machine has no address but its own")
+    with pytest.raises(OSError):  # noqa: PT011
+        socket.create_connection((own, urlsplit(address).port), timeout=2)
+
+
+def test_many_clients_at_once(address, folder):
+    index = search.open(folder)
+    names = [f"{label}/{number}.png" for label in COLOURS for number in range(10)]
+    vectors = index.vectors(names).tolist()
+    wrong = []
+
+    def ask(start):
+        with httpx.Client(base_url=address, timeout=30) as client:
+            for i in range(start, start + 15):
+                answer = client.post("/api/search/vector?k=1", json={"vector": vectors[i % 30]})
+                if answer.status_code != 200 or answer.json()["hits"][0]["id"] != names[i % 30]:
+                    wrong.append(answer.text)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="driving a browser needs playwright")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page, with whatever goes wrong in it collected: errors, and requests to anywhere else."""
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
+    page, trouble = context.new_page(), []
+    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("request", lambda r: None if r.url.startswith((address, "blob:", "data:")) else trouble.append(r.url))
+    page.goto(address)
+    page.wait_for_selector(".hit img")
+    yield page
+    context.close()
+    assert not trouble
+
+
+def until(page, condition):
+    """Wait for a condition. The page's policy forbids the driver's own way, which compiles text inside the page."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"never came true: {condition}")
+
+
+def results(page):
+    page.wait_for_selector(".drop.full")
+    until(page, "!document.body.classList.contains('busy')")
+    return [hit.get_attribute("title") for hit in page.query_selector_all(".hit")]
+
+
+def upload(label, number):
+    return {"name": "photo.png", "mimeType": "image/png", "buffer": saved(photograph(label, number), "PNG")}
+
+
+def test_page_choose_click_filter_and_go_back(page):
+    assert "30 photographs, 3 classes" in page.inner_text("#about")
+    page.set_input_files("#file", upload("green", 4))
+    assert results(page)[0] == "green/4.png"
+    assert page.inner_text(".hit .score").startswith(("1.000", "0.999"))
+    page.click(".hit[title='green/5.png']")
+    page.wait_for_url("**/?item=green%2F5.png")
+    found = results(page)
+    assert "green/5.png" not in found
+    assert len(found) == 24
+    page.fill("#label", "blue")
+    until(page, "[...document.querySelectorAll('.hit')].every(h => h.title.startsWith('blue/'))")
+    assert len(results(page)) == 10
+    page.keyboard.press("Escape")
+    until(page, "document.querySelectorAll('.hit').length === 24")
+    page.click(".chip >> nth=0")
+    until(page, "document.querySelector('.chip').getAttribute('aria-pressed') === 'true'")
+    page.keyboard.press("Escape")
+    page.go_back()
+    until(page, "document.querySelector('.hit').title === 'green/4.png'")
+
+
+def test_page_drop_and_paste(page):
+    give = """([kind, bytes]) => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], "photo.png", {type: "image/png"}));
+        const event = kind === "drop" ? new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})
+            : new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+        document.body.dispatchEvent(event);
+    }"""
+    for kind, label, number in (("drop", "red", 3), ("paste", "blue", 7)):
+        page.evaluate(give, [kind, list(saved(photograph(label, number), "PNG"))])
+        until(page, f"document.querySelector('.hit').title === '{label}/{number}.png'")
+
+
+def test_page_with_the_keyboard(page):
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+    chosen = page.evaluate("document.activeElement.title")
+    assert chosen
+    page.keyboard.press("Enter")
+    assert chosen not in results(page)
+    assert chosen.partition("/")[0] in page.inner_text("#from")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "label"
+
+
+def test_page_says_what_is_wrong(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(".hit")
+    page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"no photograph"})
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem") == "The body is no photograph; send JPEG, PNG, WebP or the like."
+    context.close()
+
+
+def test_page_on_a_phone_and_in_the_dark(browser, address, tmp_path):
+    backgrounds = []
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector(".hit img")
+        page.set_input_files("#file", upload("red", 1))
+        results(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        small = "e => { const b = e.getBoundingClientRect(); return b.width > 0 && (b.width < 24 || b.height < 24) }"
+        assert not page.eval_on_selector_all("button", f"list => list.filter({small}).map(e => e.outerHTML)")
+        shot = Image.open(io.BytesIO(page.screenshot()))
+        backgrounds.append(np.asarray(shot.convert("L"))[-1, 2])
+        context.close()
+    assert backgrounds[0] > 200
+    assert backgrounds[1] < 60
+
+
+def test_page_opens_with_its_token(browser, folder):
+    with server(folder, token="open sesame") as (address, _):
+        context = browser.new_context()
+        page = context.new_page()
+        assert page.goto(address).status == 401
+        page.fill("input", "wrong")
+        page.click("button")
+        assert page.inner_text("p") == "This server needs its token."
+        page.fill("input", "open sesame")
+        page.click("button")
+        page.wait_for_selector(".hit img")
+        assert "sesame" not in page.url
+        context.close()
