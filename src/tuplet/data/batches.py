@@ -37,7 +37,7 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
     tensor([1, 0])
     """
     device = torch.device(device)
-    labels = store.data.labels.to(device)
+    labels = _send(store.data.labels, device)
     home = store.values.device
 
     def read(chosen: list[int]) -> list[Tensor]:
