@@ -13,7 +13,6 @@ import argparse
 import csv
 import json
 import os
-import platform
 import tarfile
 import time
 from pathlib import Path
@@ -22,14 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import tuplet
+import common
 from tuplet import models
 from tuplet.evaluation import recall_at_k
 
-ROOT = Path(__file__).parents[1]
 #: ImageNet's birds.
 BIRDS = torch.tensor([*range(7, 25), *range(80, 101), *range(127, 147)])
-MARKERS = ("<!-- benchmarks/models.py writes this table -->", "<!-- end of table -->")
 
 
 def photographs(data: Path, limit: int | None) -> tuple[list[bytes], Tensor, Tensor]:
@@ -98,17 +95,13 @@ def main() -> None:
     for architecture, weights in (("resnet50", "resnet50_v1_imagenet"), ("efficientnet_lite0", arguments.lite0)):
         rows.append(measure(architecture, weights, pictures, labels, test, arguments.device))
         print(json.dumps(rows[-1], indent=2))
-    device = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else f"CPU, {os.cpu_count()} cores"
+    device = common.machine(arguments.device)
     print(text := table(rows, device))
     if arguments.limit:
         return
-    versions = {"tuplet": tuplet.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    results = ROOT / "benchmarks" / "results" / f"models_{arguments.device.split(':')[0]}.json"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps({"device": device, "versions": versions, "rows": rows}, indent=2) + "\n")
-    page = ROOT / "docs" / "models.md"
-    before, _, rest = page.read_text().partition(MARKERS[0])
-    page.write_text(f"{before}{MARKERS[0]}\n{text}\n{MARKERS[1]}{rest.partition(MARKERS[1])[2]}")
+    kind = arguments.device.split(":")[0]
+    common.save(f"models_{kind}", {"device": device, "versions": common.versions("pillow"), "rows": rows})
+    common.write_between("models.md", "models", text)
 
 
 if __name__ == "__main__":
