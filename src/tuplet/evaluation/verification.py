@@ -9,7 +9,7 @@ from torch import Tensor
 from tuplet import counter
 from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
 from tuplet.evaluation.ranks import Members
-from tuplet.evaluation.scores import METRICS, Scores, one_of, similarity
+from tuplet.evaluation.scores import Scores, similarity
 from tuplet.progress import track
 
 
@@ -89,7 +89,6 @@ def pair_scores(
     >>> pair_scores(torch.tensor([[0.0, 3.0]]), torch.tensor([[4.0, 0.0]])).tolist()
     [-5.0]
     """
-    one_of(metric, METRICS, "metric")
     a, b = as_vectors(first, "first", device), as_vectors(second, "second", device)
     if a.count != b.count:
         raise ValueError(
