@@ -83,12 +83,18 @@ def test_order_is_right_where_float32_tables_cannot_tell():
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-21, 1e-19, 1e18, 1e25])
 @pytest.mark.parametrize("metric", scores.METRICS)
-def test_sizes_that_float32_products_cannot_hold_change_nothing(metric, scale):
-    x = torch.randn(120, 16, generator=torch.Generator().manual_seed(3)).double()
+@pytest.mark.parametrize("count", [6, 120])
+def test_sizes_that_float32_products_cannot_hold_change_nothing(metric, scale, count):
+    x = torch.randn(count, 16, generator=torch.Generator().manual_seed(3)).double()
     assert torch.equal(
         ev.nearest((x * scale).float(), k=5, metric=metric).indices,
         ev.nearest((x * scale).float().double(), k=5, metric=metric).indices,
     )
+
+
+def test_overflow_does_not_bring_the_query_back():
+    x = torch.tensor([[1e25], [-1e25], [-1e25]])
+    assert ev.nearest(x, k=2, metric="dot").indices.tolist() == [[1, 2], [2, 0], [1, 0]]
 
 
 def test_low_precision_products_elsewhere_change_nothing():

@@ -74,7 +74,8 @@ def nearest(
 
     labels = None if wrong_first is None else (wrong_first[0].to(q.device), wrong_first[1].to(q.device))
     todo = torch.arange(q.count, device=q.device)
-    dtype, width = q.dtype, min(k + SPARE, members)
+    fits = (q.max_norm + g.max_norm) ** 2 < torch.finfo(q.dtype).max
+    dtype, width = q.dtype if fits else torch.float64, min(k + SPARE, members)
     while len(todo):
         scores = Scores(q, g, metric, dtype)
         height, _ = tile_shape(len(todo), g.count, q.dim, q.device)
