@@ -43,14 +43,15 @@ def photographs(folder: Path, count: int) -> Dataset:
     return Dataset(torch.arange(count) // 8, names, images=[str(path) for path in sorted(folder.glob("*.jpg"))])
 
 
-def rate(run: Callable[[], object], count: int, repeats: int = 5) -> float:
-    """Images per second: the median of a few runs after one that warms up."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return count / median(times[1:])
+def rates(count: int, *runs: Callable[[], object]) -> list[float]:
+    """Images per second of each run: the best of seven turns, taken in turn, after one that warms up."""
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(8):
+        for run, own in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            own.append(time.perf_counter() - start)
+    return [count / min(own[1:]) for own in times]
 
 
 def decode_with_pillow(paths: list[str]) -> Tensor:
@@ -83,26 +84,26 @@ def augment_with_pillow(images: list[Image.Image], rng: np.random.Generator) -> 
 def measure_on_cpu(folder: Path) -> Iterator[dict[str, Any]]:
     data = photographs(folder, 240)
     paths = [data.path(i) for i in range(len(data))]
-    pillow = rate(lambda: decode_with_pillow(paths), len(data), repeats=3)
-    for workers in (0, len(os.sched_getaffinity(0))):
-        ours = rate(lambda n=workers: tuplet_data.load(data, workers=n), len(data), repeats=3)  # type: ignore[misc]
-        where = f"in {workers} workers" if workers else "in this process"
+    workers = len(os.sched_getaffinity(0))
+    pillow, *decoded = rates(
+        len(data),
+        lambda: decode_with_pillow(paths),
+        lambda: tuplet_data.load(data, workers=0),
+        lambda: tuplet_data.load(data, workers=workers),
+    )
+    for ours, where in zip(decoded, ("in this process", f"in {workers} workers"), strict=True):
         yield {"step": f"decode and resize to 256², {where}", "ours": ours, "pillow": pillow}
     store = tuplet_data.load(data, folder=folder / "cache", workers=0)
     order = torch.randperm(len(data)).split(60)
-    reopen = rate(lambda: tuplet_data.load(data, folder=folder / "cache", workers=0), len(data))
-    yield {"step": "open the cache on disk, for the whole dataset", "ours": reopen, "pillow": None}
-    read = rate(lambda: [store.values[index] for index in order], len(data))
-    yield {"step": "read shuffled batches from the cache", "ours": read, "pillow": pillow}
+    (read,) = rates(len(data), lambda: [store.values[index] for index in order])
+    yield {"step": "read shuffled batches from the cache on disk", "ours": read, "pillow": pillow}
     batch, index = store.values[:60].clone(), torch.arange(60)
     images = [data.image(i).resize((256, 256)) for i in range(60)]
     rng = np.random.default_rng(0)
-    for name, augment, theirs in (
-        ("random crop and mirror", CROP, crop_with_pillow),
-        ("random resized crop, mirror and colour jitter", FULL, augment_with_pillow),
-    ):
-        ours = rate(lambda augment=augment: augment(batch, index, 0), 60)  # type: ignore[misc]
-        yield {"step": name, "ours": ours, "pillow": rate(lambda theirs=theirs: theirs(images, rng), 60)}  # type: ignore[misc]
+    ours, theirs = rates(60, lambda: CROP(batch, index, 0), lambda: crop_with_pillow(images, rng))
+    yield {"step": "random crop and mirror", "ours": ours, "pillow": theirs}
+    ours, theirs = rates(60, lambda: FULL(batch, index, 0), lambda: augment_with_pillow(images, rng))
+    yield {"step": "random resized crop, mirror and colour jitter", "ours": ours, "pillow": theirs}
 
 
 def training_step(device: str) -> Callable[[Tensor, Tensor], None]:
@@ -179,8 +180,8 @@ def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) ->
     if device == "cpu":
         lines += ["", "| step | images/s | Pillow's own way | ratio |", "| --- | --- | --- | --- |"]
         for row in rows:
-            beside = f"{row['pillow']:,.0f} | {row['ours'] / row['pillow']:.2f}" if row["pillow"] else "– | –"
-            lines.append(f"| {row['step']} | {row['ours']:,.0f} | {beside} |")
+            ratio = row["ours"] / row["pillow"]
+            lines.append(f"| {row['step']} | {row['ours']:,.0f} | {row['pillow']:,.0f} | {ratio:.2f} |")
     else:
         lines += ["", "| figure | value |", "| --- | --- |"]
         lines += [

@@ -85,10 +85,10 @@ class Augment:
             return self._erase(out, chance[:, 9:14]) if self.erase else out
 
     def _chances(self, index: Tensor, step: int) -> Tensor:
-        """Uniform numbers (N, 14); the device's keys come first, so that those of the host need no copy."""
+        """Uniform numbers (N, 14)."""
         earlier = (index[:, None] == index).tril(-1).sum(1)
         draws = _DRAWS * earlier[:, None] + torch.arange(_DRAWS, device=index.device)
-        return uniform(index[:, None], draws, step, self.seed)
+        return uniform(self.seed, step, index[:, None], draws)
 
     def _boxes(self, aspects: Tensor, chance: Tensor) -> Tensor:
         if self.area is None:

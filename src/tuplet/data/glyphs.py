@@ -37,7 +37,7 @@ def glyphs(per_font: int = 2, size: int = 32, seed: int = 0) -> Dataset:
     noise = torch.Generator().manual_seed(seed)
     blocks = []
     for numbers in torch.arange(count).split(1024):
-        chance = uniform(numbers[:, None], torch.arange(48), seed)
+        chance = uniform(seed, numbers[:, None], torch.arange(48))
         shapes = _distort(drawings[font[numbers], labels[numbers]], chance[:, :38], size)
         coloured = _colour(shapes, chance[:, 38:])
         strength = 0.1 * chance[:, 47, None, None, None]
