@@ -7,7 +7,9 @@ import time
 from contextlib import contextmanager
 
 import httpx
+from PIL import Image, ImageDraw
 
+COLOURS = {"red": (190, 40, 40), "green": (40, 160, 60), "blue": (50, 70, 190)}
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
@@ -15,6 +17,12 @@ from tuplet import search
 from tuplet.search.server import serve
 serve(search.open(sys.argv[1]), port=int(sys.argv[2]), token=sys.argv[3] or None)
 """
+
+
+def photograph(label, number):
+    image = Image.new("RGB", (120, 90), COLOURS[label])
+    ImageDraw.Draw(image).ellipse((5 * number, 10, 5 * number + 40, 70), fill=(250, 240, 200))
+    return image
 
 
 @contextmanager

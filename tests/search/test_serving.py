@@ -12,21 +12,14 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from search.bad_uploads import picture, saved
-from search.served import server
+from search.served import COLOURS, photograph, server
 from tuplet import models, search
 
 pytest.importorskip("uvicorn", reason="serving needs uvicorn")
 pytest.importorskip("fastapi", reason="serving needs fastapi")
-COLOURS = {"red": (190, 40, 40), "green": (40, 160, 60), "blue": (50, 70, 190)}
-
-
-def photograph(label, number):
-    image = Image.new("RGB", (120, 90), COLOURS[label])
-    ImageDraw.Draw(image).ellipse((5 * number, 10, 5 * number + 40, 70), fill=(250, 240, 200))
-    return image
 
 
 @pytest.fixture(scope="module")

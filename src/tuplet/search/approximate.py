@@ -4,7 +4,6 @@ faiss proposes candidates; the evaluator's exact scores order them, so a score i
 Rows added after building are searched exactly beside it, and what was deleted or filtered out is not proposed.
 """
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from tuplet import extras
 from tuplet.progress import track
 from tuplet.search import exact
+from tuplet.search.files import flush
 from tuplet.search.results import rescored
 from tuplet.search.snapshot import Snapshot
 
@@ -74,8 +74,7 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
             f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={reached:.2f}, or search exactly"
         )
     faiss.write_index(built, str(snapshot.folder / file))
-    with open(snapshot.folder / file, "rb") as written:
-        os.fsync(written.fileno())
+    flush(snapshot.folder / file)
     return Approximate(kind, file, len(snapshot.rows), effort, reached, seconds)
 
 

@@ -78,21 +78,19 @@ def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> di
 def replace_durably(path: Path, content: bytes) -> None:
     """Write a file aside, flush it, and put it in the place of the old one."""
     aside = path.with_name(path.name + ".part")
-    with open(aside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    rename_durably(aside, path)
-
-
-def rename_durably(aside: Path, path: Path) -> None:
-    """Rename within a folder, so that the new name outlives a power cut."""
+    aside.write_bytes(content)
+    flush(aside)
     os.replace(aside, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from tuplet.progress import track
 from tuplet.search.opening import Searchable
 from tuplet.search.pictures import Prepared, embed, prepare
 
+#: From so many vectors on, searching through an approximate index is worth its building.
+LARGE = 1_000_000
 #: Photographs that are added together: what a killed run has to do again at most.
 BATCH = 256
 

@@ -83,6 +83,8 @@ class Index:
                 raise FileExistsError(f"{folder} is an index already; open it with Index.open, or choose another name")
             if embedder is not None:
                 embedder.save(folder / MODEL)
+                for path in (*(folder / MODEL).iterdir(), folder / MODEL):
+                    files.flush(path)
             model = None if embedder is None else embedder.fingerprint()
             files.commit(folder, files.Manifest(width, metric, model, born=uuid.uuid4().hex))
         return cls(folder, embedder)

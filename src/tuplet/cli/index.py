@@ -1,0 +1,50 @@
+"""`tuplet index`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+
+from tuplet import search
+from tuplet.cli.places import embedder_of
+from tuplet.cli.trouble import say
+from tuplet.search.gathering import LARGE, gather
+
+
+def index(
+    model: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of an embedder.")],
+    photographs: Annotated[str, typer.Argument(metavar="PHOTOS", help="A folder, a tar, a table or a dataset.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="A folder; or a Milvus address, things.db or http://….")],
+    split: Annotated[str | None, typer.Option(help="Only this split of the dataset: test, query …")] = None,
+    metric: Annotated[str | None, typer.Option(help="euclidean, cosine or dot [what suits the model]")] = None,
+    approximate: Annotated[
+        Literal["auto", "no", "hnsw", "ivf_pq"],
+        typer.Option(help="Build an approximate index; auto does from a million vectors on."),
+    ] = "auto",
+    recall: Annotated[float, typer.Option(help="The recall@10 that the approximate index must reach.")] = 0.95,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+) -> None:
+    """Embed photographs and store their vectors, labels and small pictures in an index.
+
+    Every batch is kept for good at once: stopped or killed, the same command goes on where it was, and photographs that
+    are there already are passed over. Those that cannot be read are listed and left out.
+
+    Examples:
+      tuplet index runs/birds photos/ -o birds.index
+      tuplet index runs/birds cub200.csv --split test -o birds.index
+      tuplet index runs/birds photos/ -o http://milvus:19530#birds
+    """
+    embedder = embedder_of(model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        things = search.open(out, embedder)
+    except FileNotFoundError:
+        things = search.create(out, metric=metric, embedder=embedder)
+    report = gather(things, photographs, split)
+    for sentence in report.unreadable:
+        say(sentence)
+    print(f"{out}: {report}; {len(things):,} in all")
+    if isinstance(things, search.Index):
+        large = approximate == "auto" and len(things) >= LARGE and things.approximate is None
+        if large or approximate in ("hnsw", "ivf_pq"):
+            things.build_approximate("hnsw" if large else approximate, recall)

@@ -1,0 +1,73 @@
+"""`tuplet search`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from tuplet import search as searching
+from tuplet.cli.places import embedder_of
+from tuplet.cli.show import table
+from tuplet.data.decode import read_image
+from tuplet.search.looking import contact_sheet, query_views
+
+
+def search(
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="What tuplet index wrote.")],
+    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTOS…", help="What to look for.")],
+    top: Annotated[int, typer.Option(help="How many results.")] = 10,
+    label: Annotated[list[str] | None, typer.Option(help="Only results with this label; may be repeated.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only results with these metadata: '{\"year\": 2011}'.")] = None,
+    distinct: Annotated[
+        float | None, typer.Option(help="Leave out a result that scores this or more with one before it.")
+    ] = None,
+    mirror: Annotated[bool, typer.Option("--mirror", help="Average each photograph with its mirror image.")] = False,
+    together: Annotated[bool, typer.Option("--together", help="All photographs show one thing: average them.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector, whatever was built.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    sheet: Annotated[Path | None, typer.Option(help="Write the results as one picture.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The run, where the index does not hold its model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda … [a GPU where there is one]")] = None,
+) -> None:
+    """Print what is nearest to each photograph, with scores: higher is nearer.
+
+    Examples:
+      tuplet search birds.index photo.jpg --top 5
+      tuplet search birds.index left.jpg right.jpg --together --json
+      tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
+    """
+    things = searching.open(index, None if model is None else embedder_of(model))
+    things.embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    conditions: dict[str, Any] = _conditions(where) | ({"label": list(label)} if label else {})
+    queries = query_views(things, photographs, mirror=mirror, together=together)
+    options: dict[str, Any] = {"where": conditions, "distinct": distinct}
+    if exact:
+        if not isinstance(things, searching.Index):
+            raise typer.BadParameter("--exact is for the index in a folder; how exact Milvus is, it decides itself")
+        options["exact"] = True
+    found = things.search(queries, top, **options)
+    names = [" + ".join(map(str, photographs))] if together else [str(path) for path in photographs]
+    answers = list(zip(names, found, strict=True))
+    if as_json:
+        data = [{"photograph": name, "hits": [vars(hit) for hit in hits]} for name, hits in answers]
+        print(json.dumps(data, indent=1, ensure_ascii=False))
+    else:
+        for name, hits in answers:
+            print(name)
+            rows = [[f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), hit.id] for hit in hits]
+            table(("score", "label", "id"), rows, numbers=("score",))
+    if sheet is not None:
+        shown = photographs[:1] if together else photographs
+        contact_sheet(things, [read_image(path) for path in shown], [hits for _, hits in answers]).save(sheet)
+
+
+def _conditions(where: str | None) -> dict[str, Any]:
+    try:
+        wanted = json.loads(where or "{}")
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"--where is no valid JSON: {error}") from error
+    if not isinstance(wanted, dict):
+        raise typer.BadParameter(f"--where is {where}; it must be an object, such as '{{\"year\": 2011}}'")
+    return wanted

@@ -1,0 +1,107 @@
+"""`tuplet index`, `tuplet search` and the help of `tuplet serve`, as they are typed."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from search.bad_uploads import saved
+from search.served import COLOURS, photograph
+from tuplet import models, search
+
+cli = pytest.importorskip("tuplet.cli")
+
+
+def typed(*words):
+    return CliRunner().invoke(cli._app(words[0]), [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A saved model, a folder of photographs of which one is broken, and an index of them."""
+    place = tmp_path_factory.mktemp("commands")
+    torch.manual_seed(0)
+    models.create("convnet", dim=16).save(place / "model")
+    for label in COLOURS:
+        (place / "photos" / label).mkdir(parents=True)
+        for number in range(4):
+            (place / "photos" / label / f"{number}.png").write_bytes(saved(photograph(label, number), "PNG"))
+    (place / "photos/red/broken.jpg").write_bytes(b"broken")
+    made = typed("index", place / "model", place / "photos", "-o", place / "things.index", "--device", "cpu")
+    assert made.exit_code == 0, made.output
+    assert "12 photographs added" in made.output
+    assert "broken.jpg cannot be read" in made.output
+    return place
+
+
+def test_indexing_again_adds_nothing(place):
+    again = typed("index", place / "model", place / "photos", "-o", place / "things.index")
+    assert again.exit_code == 0
+    assert "0 photographs added, 12 were there already" in again.output
+
+
+def test_another_model_is_refused_in_one_sentence(place):
+    torch.manual_seed(1)
+    models.create("convnet", dim=16).save(place / "other")
+    refused = typed("index", place / "other", place / "photos", "-o", place / "things.index")
+    assert refused.exit_code == 1
+    assert "was made by the model" in refused.output
+    assert "Traceback" not in refused.output
+
+
+def test_approximate_where_asked(place):
+    shutil.copytree(place / "things.index", place / "copy.index")
+    made = typed("index", place / "model", place / "photos", "-o", place / "copy.index", "--approximate", "hnsw")
+    assert made.exit_code == 0, made.output
+    assert "recall@10 1.000 against exact search" in made.output
+    assert search.open(place / "copy.index").approximate.kind == "hnsw"
+    exact = typed("search", place / "copy.index", place / "photos/red/1.png", "--exact", "--json")
+    assert json.loads(exact.output)[0]["hits"][0]["id"] == "red/1.png"
+
+
+def test_searching(place):
+    query = place / "photos/green/2.png"
+    table = typed("search", place / "things.index", query, "--top", "3")
+    assert table.exit_code == 0, table.output
+    assert table.output.splitlines()[0] == str(query)
+    assert table.output.splitlines()[2].split()[1:] == ["green", "green/2.png"]
+    assert len(table.output.splitlines()) == 5
+    data = json.loads(typed("search", place / "things.index", query, "--json", "--label", "blue").output)
+    assert data[0]["photograph"] == str(query)
+    assert {hit["metadata"]["label"] for hit in data[0]["hits"]} == {"blue"}
+    assert len(data[0]["hits"]) == 4
+    two = [query, place / "photos/red/0.png"]
+    assert len(json.loads(typed("search", place / "things.index", *two, "--json").output)) == 2
+    assert (
+        len(json.loads(typed("search", place / "things.index", *two, "--json", "--together", "--mirror").output)) == 1
+    )
+    sheet = place / "sheet.jpg"
+    assert typed("search", place / "things.index", *two, "--sheet", sheet, "--top", "4").exit_code == 0
+    assert Image.open(sheet).size == (12 + 5 * 172, 12 + 2 * 212)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["nowhere.index", "photo.jpg"], 1, "nowhere.index is no index"),
+        (["things.index", "nowhere.jpg"], 1, "nowhere.jpg"),
+        (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
+        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is no valid JSON"),
+        (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
+        (["things.index", "photos/red/0.png", "--top", "0"], 1, "k must be a positive integer"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, sentence):
+    monkeypatch.chdir(place)
+    told = typed("search", *words)
+    assert told.exit_code == code, told.output
+    assert sentence in " ".join(told.output.replace("│", " ").split())
+
+
+def test_help(place):
+    shown = typed("serve", "--help")
+    assert shown.exit_code == 0
+    assert "/?token=TOKEN" in shown.output
