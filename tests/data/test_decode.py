@@ -239,3 +239,10 @@ def test_bad_requests_get_one_sentence():
         fit(photograph(), 10, "wide")
     with pytest.raises(ValueError, match="size is 0"):
         fit(photograph(), 0)
+
+
+def test_what_is_no_picture_is_named_without_python_objects(tmp_path):
+    path = tmp_path / "notes.jpg"
+    path.write_text("not a picture")
+    with pytest.raises(ValueError, match=r"notes\.jpg cannot be read: it is of no known kind; replace it or skip it$"):
+        read_image(path)

@@ -7,7 +7,7 @@ from typing import BinaryIO, Literal, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image
@@ -69,6 +69,8 @@ def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Ima
         upright = _UPRIGHT.get(_orientation(image))
         rgb = _to_rgb(image)
         return rgb if upright is None else rgb.transpose(upright)
+    except UnidentifiedImageError as error:  # whose own words name a Python object
+        raise ValueError(f"image {name} cannot be read: it is of no known kind; replace it or skip it") from error
     except Exception as error:  # Pillow's decoders raise anything from SyntaxError to struct.error
         reason = str(error).split("\n")[0] or type(error).__name__
         raise ValueError(f"image {name} cannot be read: {reason}; replace it or skip it") from error
