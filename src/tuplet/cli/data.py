@@ -1,0 +1,74 @@
+"""`tuplet data`."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from tuplet import data as datasets
+from tuplet.cli import show
+from tuplet.data import Dataset
+from tuplet.progress import track
+
+#: Unreadable files that are named; the others are counted.
+_NAMED = 20
+
+
+def data(
+    source: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
+    check: Annotated[bool, typer.Option(help="Read every picture, and name those that cannot be read.")] = True,
+) -> None:
+    """Describe a dataset: examples, classes, splits, and the files that cannot be read.
+
+    Where the data come without splits, the halves of the classes are shown that tuplet train would take. The exit
+    code is 1 when a picture cannot be read.
+
+    Examples:
+      tuplet data photos/
+      tuplet data cub200.csv --no-check
+    """
+    opened = datasets.open(source)
+    parts = {"all": opened}
+    if opened.splits is not None:
+        parts |= {name: opened.part(name) for name in Counter(opened.splits)}
+    elif len(opened.classes) > 1:
+        parts |= dict(zip(("train", "test"), opened.split(), strict=True))
+    numbers = ("examples", "classes", "smallest", "median", "largest")
+    show.table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
+    _say_of_classes(opened)
+    if check and opened.images is not None:
+        _check(opened)
+
+
+def _counts(part: Dataset) -> list[str]:
+    """Examples, classes, and the sizes of the smallest, the middle and the largest class."""
+    sizes = part.labels.unique(return_counts=True)[1]
+    return [f"{int(n):,}" for n in (len(part), len(sizes), sizes.min(), sizes.median(), sizes.max())]
+
+
+def _say_of_classes(data: Dataset) -> None:
+    labels, sizes = data.labels.unique(return_counts=True)
+    named = [
+        f"{data.class_names[label]} ({size:,})" for label, size in zip(labels.tolist(), sizes.tolist(), strict=True)
+    ]
+    print(f"\nclasses: {', '.join(named[:8])}{', …' if len(named) > 8 else ''}")
+    alone = int((sizes == 1).sum())
+    if alone:
+        print(f"{alone:,} classes have a single example, which has no positive and is of no use for training")
+    if len(named) < 2:
+        print("there is a single class; training and testing need two at least")
+
+
+def _check(data: Dataset) -> None:
+    unreadable = []
+    for index in track(range(len(data)), "reading pictures"):
+        try:
+            data.image(index)
+        except (ValueError, OSError) as error:
+            unreadable.append(str(error))
+    if not unreadable:
+        print(f"all {len(data):,} pictures can be read")
+        return
+    print(f"{len(unreadable):,} of {len(data):,} pictures cannot be read:")
+    print("\n".join(f"  {line}" for line in unreadable[:_NAMED]) + ("\n  …" if len(unreadable) > _NAMED else ""))
+    raise typer.Exit(1)

@@ -1,0 +1,88 @@
+"""`tuplet embed`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from safetensors.numpy import save_file
+
+from tuplet import extras
+from tuplet.cli.places import embedder_of
+from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.training.folder import replace_file
+
+
+def embed(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of an embedder.")],
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURES…", help="Files, and folders of files.")],
+    out: Annotated[Path, typer.Option(help="The file to write: .npy, .npz, .safetensors or .parquet.")],
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+) -> None:
+    """Write the vectors of pictures, and which file each belongs to.
+
+    The format is the ending of the file:
+      .npz          arrays `embeddings` (n, d) and `paths` (n)
+      .safetensors  the tensor `embeddings`; the paths, one a line, in the metadata
+      .parquet      columns `path` and `embedding` (needs pyarrow)
+      .npy          the vectors alone; the paths, one a line, in a .txt file beside it
+
+    Examples:
+      tuplet embed runs/photos new/ --out vectors.npz
+      tuplet embed runs/photos a.jpg b.jpg --out two.npy
+    """
+    if out.suffix not in FORMATS:
+        raise typer.BadParameter(f"--out is {out}; its ending must be one of {', '.join(FORMATS)}")
+    embedder = embedder_of(model, device)
+    if embedder.preprocessing is None:
+        raise ValueError(f"the embedder in {model} takes feature vectors and no pictures; use tuplet.load in Python")
+    paths = [str(path) for given in pictures for path in _pictures(given)]
+    vectors = embedder.embed(paths).numpy()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, lambda aside: FORMATS[out.suffix](aside, vectors, paths))
+    if out.suffix == ".npy":
+        lines = "".join(f"{path}\n" for path in paths)
+        replace_file(out.with_suffix(".txt"), lambda aside: aside.write_text(lines, encoding="utf-8"))
+    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")
+
+
+def _pictures(given: Path) -> list[Path]:
+    """A file as it is; of a folder all files below it that are pictures, in order."""
+    if not given.exists():
+        raise FileNotFoundError(f"{given} does not exist; give pictures, or folders of pictures")
+    if given.is_file():
+        return [given]
+    found = sorted(path for path in given.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+    if not found:
+        raise ValueError(f"{given} holds no pictures; expected files such as 1.jpg")
+    return found
+
+
+def _npy(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+    with path.open("wb") as file:
+        np.save(file, vectors)
+
+
+def _npz(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, embeddings=vectors, paths=np.array(paths))
+
+
+def _safetensors(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+    save_file({"embeddings": vectors}, path, metadata={"paths": "\n".join(paths)})
+
+
+def _parquet(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+    arrow = extras.need("pyarrow", extra="tables", purpose="writing a Parquet file")
+    parquet = extras.need("pyarrow.parquet", extra="tables", purpose="writing a Parquet file")
+    rows = arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.reshape(-1)), vectors.shape[1])
+    parquet.write_table(arrow.table({"path": arrow.array(paths), "embedding": rows}), path)
+
+
+FORMATS: dict[str, Callable[[Path, np.ndarray, Sequence[str]], None]] = {
+    ".npy": _npy,
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    ".parquet": _parquet,
+}

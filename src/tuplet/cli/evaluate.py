@@ -1,0 +1,70 @@
+"""`tuplet evaluate`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tuplet import data as datasets
+from tuplet.cli import show
+from tuplet.cli.places import embedder_of, run_of
+from tuplet.models import Embedder
+from tuplet.reports.metrics import described
+from tuplet.training.examples import embed
+from tuplet.training.published import recall_ks
+from tuplet.training.testing import everything
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of an embedder.")],
+    data: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="As for tuplet train. [the run's own data]")
+    ] = None,
+    on: Annotated[Literal["test", "train", "all"], typer.Option(help="Which examples.")] = "test",
+    metric: Annotated[Literal["euclidean", "cosine", "dot"], typer.Option(help="What near means.")] = "euclidean",
+    bootstrap: Annotated[int, typer.Option(metavar="N", help="Resamples for 95 % intervals; 0 is none.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of k-means, verification and resampling.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure an embedder: Recall@K, mAP, MAP@R, R-precision, MRR, NMI, F1, AMI and verification.
+
+    Examples:
+      tuplet evaluate runs/photos                   the run's best embedder on its own test split
+      tuplet evaluate runs/photos other/ --on all   on all classes of another folder
+      tuplet evaluate runs/photos --json > metrics.json
+    """
+    embedder = embedder_of(model, device)
+    about = run_of(model)
+    if data is None and about is None:
+        raise ValueError(f"{model} is an embedder and knows no data; name them: tuplet evaluate {model} DATA")
+    opened = datasets.open(data or (about or {})["data"])
+    chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
+    store = datasets.load(chosen, _stored_size(embedder, about))
+    vectors = embed(embedder, store, range(len(store))).float().cpu()
+    found = everything(vectors, store.data, recall_ks(opened), seed, metric=metric, bootstrap=bootstrap)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_metrics(found)
+
+
+def _stored_size(embedder: Embedder, about: Mapping[str, Any] | None) -> int | None:
+    """The size at which the run kept its pictures, or what the embedder needs; None for feature vectors."""
+    if embedder.preprocessing is None:
+        return None
+    return (about or {}).get("settings", {}).get("stored_size") or embedder.preprocessing.resize
+
+
+def print_metrics(metrics: Mapping[str, Any]) -> None:
+    """Every metric as a table: value, 95 % interval where there is one, meaning."""
+    intervals = metrics.get("intervals", {})
+    columns = ["metric", "value", *(["95 %"] if intervals else []), "meaning"]
+    rows = []
+    for name, (title, value, meaning) in described(metrics).items():
+        between = [" to ".join(map(show.percent, intervals[name])) if name in intervals else ""] if intervals else []
+        rows.append([title, show.percent(value), *between, meaning])
+    show.table(columns, rows, numbers=("value", "95 %"))

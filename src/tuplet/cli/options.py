@@ -1,0 +1,129 @@
+"""Every setting of a training run as an option of a command."""
+
+import inspect
+import json
+import types
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+from tuplet.training import Option, describe_options
+
+
+def with_settings(command: Callable[..., None], leave_out: Collection[str] = ()) -> Callable[..., None]:
+    """The command with an option for each setting; those that are given reach it as a dictionary `settings`."""
+    offered = [option for option in describe_options() if option.name not in leave_out]
+
+    def call(**given: Any) -> None:
+        said = {option.name: given.pop(option.name) for option in offered}
+        command(settings={o.name: _parsed(o, said[o.name]) for o in offered if said[o.name] is not None}, **given)
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
+    added = [
+        inspect.Parameter(
+            option.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None, typer.Option(flag(option.name), metavar=_kind(option.hint), help=_about(option))
+            ],
+        )
+        for option in offered
+    ]
+    call.__doc__ = command.__doc__
+    call.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    return call
+
+
+def flag(name: str) -> str:
+    """The option of a setting.
+
+    >>> flag("batch_size")
+    '--batch-size'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+#: What only Python can give is of no use here.
+_IN_OTHER_WORDS = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
+
+
+def _about(option: Option) -> str:
+    about = _IN_OTHER_WORDS.get(option.name, option.about)
+    default = "none" if option.default is None else written(option.default)
+    return f"{about} [{default}]" if default else about
+
+
+def written(value: Any) -> str:
+    """A value as it would be typed.
+
+    >>> written({"alpha": 2.0}), written(True), written(1e-4)
+    ('alpha=2.0', 'true', '0.0001')
+    """
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={each}" for name, each in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(hint: Any) -> str:
+    """A type in a word: "INT", "NAME", "cosine|step"."""
+    parts = [part for part in _choices(hint) if part is not type(None)]
+    words = {int: "INT", float: "NUMBER", bool: "true|false", str: "TEXT"}
+    kinds = [words.get(part, part if isinstance(part, str) else "k=v,…") for part in parts]
+    if str in parts:  # beside a text only objects are allowed, which no command line can name
+        return "TEXT"
+    return "|".join(kinds)
+
+
+def _choices(hint: Any) -> list[Any]:
+    """What a value may be: types, and the strings of literals."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return [choice for part in parts for choice in _choices(part)]
+    return list(parts) if origin is Literal else [hint]
+
+
+def _parsed(option: Option, text: str) -> Any:
+    """The value that a text stands for; whether it is in range, the settings themselves check."""
+    choices = _choices(option.hint)
+    if text in choices:
+        return text
+    if text.lower() == "none" and type(None) in choices:
+        return None
+    if text.lower() in ("true", "false") and bool in choices:
+        return text.lower() == "true"
+    for kind in (int, float):
+        if kind in choices:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    if str in choices:
+        return text
+    if any(get_origin(choice) is not None for choice in choices):
+        return _mapping(option, text)
+    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_kind(option.hint)}: {option.about}")
+
+
+def _mapping(option: Option, text: str) -> dict[str, Any]:
+    """`{"alpha": 2}` in JSON, or `alpha=2,mining=semi_hard`, whose values are JSON or else texts."""
+    if text.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise typer.BadParameter(f"{flag(option.name)} is no valid JSON: {error}") from error
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise typer.BadParameter(
+                f"{flag(option.name)} is {text!r}; write name=value,name=value, and {name} has none"
+            )
+    return {name.strip(): _value(value) for name, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,27 @@
+"""What a folder that the user names holds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tuplet import models
+from tuplet.models import Embedder
+from tuplet.models.folder import CONFIG
+
+
+def embedder_of(folder: Path, device: str | None = None) -> Embedder:
+    """The embedder in a folder, or the best one of the run in it; on a GPU where there is one, unless told otherwise."""
+    for place in (folder, folder / "best"):
+        if (place / CONFIG).is_file():
+            return models.load(place).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or one that Embedder.save wrote")
+    raise FileNotFoundError(f"{folder} holds no embedder and no run that has saved one; make one with tuplet train")
+
+
+def run_of(folder: Path) -> dict[str, Any] | None:
+    """What the run in a folder says of itself, if there is one."""
+    path = folder / "run.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

@@ -1,0 +1,59 @@
+"""What the command says when something goes wrong: one sentence on standard error, and an exit code."""
+
+import errno
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import typer
+
+STOPPED = 130
+
+
+def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose errors about its input are sentences, and whose warnings are lines, not pieces of source code.
+
+    Errors of other types are the program's own, and keep their traceback.
+    """
+
+    @wraps(command)
+    def plain(*arguments: Any, **options: Any) -> None:
+        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            say("stopped; the same command goes on where a run was last saved")
+            raise typer.Exit(STOPPED) from None
+        except BrokenPipeError:
+            raise  # the reader of a pipe has had enough: typer ends quietly
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            say(sentence(error))
+            raise typer.Exit(1) from None
+        except RuntimeError as error:
+            # torch has a type of its own for a full GPU, and none for a file that cannot be written.
+            if "out of memory" not in str(error):
+                raise
+            say(f"the device is out of memory: {sentence(error)}; choose a smaller --batch-size or --piece-size")
+            raise typer.Exit(1) from None
+
+    return plain
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one line, with the file that it is about.
+
+    >>> sentence(OSError(28, "No space left on device", "run/best"))
+    'run/best: No space left on device; make room or choose another folder'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        remedy = {errno.ENOSPC: "; make room or choose another folder", errno.EACCES: "; ask for the right to do so"}
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}{remedy.get(error.errno or 0, '')}"
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    print(f"tuplet: {text}", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""The report: one HTML file that holds everything it shows and asks nothing of the network."""
+
+import os
+from html import escape
+from pathlib import Path
+
+from tuplet.data import Dataset
+from tuplet.reports import curves, sections
+from tuplet.reports.findings import confusions, search, similarities
+from tuplet.reports.map import draw
+from tuplet.reports.panels import confusion_panels, query_panels
+from tuplet.reports.run import Run, read
+from tuplet.reports.weighing import weighing
+from tuplet.training.folder import replace_file
+
+_ABOUT_TYPICAL = "Those nearest to the median of MAP@R, one of each class: what to expect of the run."
+_ABOUT_WEIGHTS = (
+    "A pair-based loss is a weight for each pair: its derivative by their similarity. These are the pairs of a batch "
+    "of test examples, as {loss} weighs them."
+)
+
+
+def write(folder: str | os.PathLike[str], data: Dataset | None = None) -> Path:
+    """Write `report.html` of a run folder, and give its path. `data` spares opening the dataset again."""
+    run = read(folder, data)
+    path, text = run.folder / "report.html", page(run)
+    replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    return path
+
+
+def page(run: Run) -> str:
+    """The whole page of a run."""
+    here, source = Path(__file__), Path(run.about["data"]).name
+    style, script = here.with_name("page.css").read_text(), here.with_name("page.js").read_text()
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(source)} · tuplet</title><style>{style}</style></head>"
+        f"<body><main>{''.join(_parts(run))}</main><script>{script}</script></body></html>\n"
+    )
+
+
+def _parts(run: Run) -> list[str]:
+    found = search(run)
+    drawing, shown = draw(run, found)
+    worst, typical = found.worst(run.labels, 6), found.typical(run.labels, 4)
+    confused = confusions(run, found, 8)
+    weighed = weighing(run)
+    if isinstance(weighed, str):
+        about_weights, weights = weighed, ""
+    else:
+        about_weights, weights = (
+            _ABOUT_WEIGHTS.format(loss=weighed.loss),
+            _grid("charts", *curves.weight_charts(weighed)),
+        )
+    section = sections.section
+    learning = _grid("charts", curves.loss_curve(run), curves.recall_curve(run))
+    retrieval = _grid("charts", curves.recall_at_k(run), curves.similarity_histogram(similarities(run)))
+    return [
+        sections.headline(run),
+        section("learning", "How it learned", "", learning),
+        section("retrieval", "What it retrieves", "", retrieval),
+        section("map", "The map", sections.about_map(run, shown), _map(drawing)),
+        section(
+            "worst", "The worst queries", sections.about_worst(worst), _grid("queries", query_panels(run, found, worst))
+        ),
+        section("typical", "Typical queries", _ABOUT_TYPICAL, _grid("queries", query_panels(run, found, typical))),
+        section(
+            "confused",
+            "Confused classes",
+            sections.about_confused(confused),
+            _grid("cards", confusion_panels(run, confused)),
+        ),
+        section("weights", "How the loss weighs pairs", about_weights, weights),
+        section("settings", "Settings and versions", "", sections.settings_tables(run)),
+    ]
+
+
+def _grid(kind: str, *drawn: str) -> str:
+    return f'<div class="{kind}">{"".join(drawn)}</div>'
+
+
+def _map(drawing: str) -> str:
+    buttons = (
+        '<button data-zoom="in" aria-label="zoom in">+</button><button data-zoom="out" aria-label="zoom out">−</button>'
+        '<button data-zoom="whole">whole</button>'
+        '<label><input type="checkbox"> only those whose nearest is wrong</label>'
+    )
+    tip = '<div class="tip" hidden><img alt=""><p></p></div>'
+    return f'<div class="map"><div class="tools">{buttons}</div>{drawing}{tip}</div>'
