@@ -24,6 +24,11 @@ def pair_tables(n: int) -> float:
     return 20 * 4 * n**2
 
 
+def proxy_tables(n: int) -> float:
+    """Its bytes where it holds about twenty tables of the batch by a quarter as many proxies."""
+    return pair_tables(n) / 4
+
+
 def triplet_lists(n: int) -> float:
     """Its bytes where it lists all triplets, three positives each: from a mask of N³ bytes while that is under 2³¹."""
     return 88 * 3 * n**2 + (n**3 if n**3 < 2**31 else 0)
@@ -188,7 +193,17 @@ CASES = [
     ),
     Case("margin, non-trivial pairs", lambda c: losses.MarginLoss(mining=mining.NonTrivial(1.2, 0.4))),
     Case("histogram", lambda c: losses.HistogramLoss(), lambda c: (peer.HistogramLoss(n_bins=150),), sorted_triplets),
-    Case("Proxy-NCA", lambda c: losses.ProxyNCALoss(c, DIM), lambda c: (peer.ProxyNCALoss(c, DIM),)),
-    Case("softmax", lambda c: losses.SoftmaxLoss(c, DIM), lambda c: (peer.NormalizedSoftmaxLoss(c, DIM),)),
-    Case("Proxy-Anchor", lambda c: losses.ProxyAnchorLoss(c, DIM), lambda c: (peer.ProxyAnchorLoss(c, DIM),)),
+    Case("Proxy-NCA", lambda c: losses.ProxyNCALoss(c, DIM), lambda c: (peer.ProxyNCALoss(c, DIM),), proxy_tables),
+    Case(
+        "softmax",
+        lambda c: losses.SoftmaxLoss(c, DIM),
+        lambda c: (peer.NormalizedSoftmaxLoss(c, DIM),),
+        proxy_tables,
+    ),
+    Case(
+        "Proxy-Anchor",
+        lambda c: losses.ProxyAnchorLoss(c, DIM),
+        lambda c: (peer.ProxyAnchorLoss(c, DIM),),
+        proxy_tables,
+    ),
 ]
