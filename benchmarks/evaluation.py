@@ -164,7 +164,8 @@ def cell(row: dict[str, Any], unit: str) -> str:
     ours = row["ours"][unit]
     if "peer" not in row:
         return number(ours) + (f" / {row['left_out']}" if row["left_out"] and unit == "seconds" else "")
-    return f"{number(ours)} / {number(row['peer'][unit])} = **{row['peer'][unit] / ours:.1f}×**"
+    times = row["peer"][unit] / ours
+    return f"{number(ours)} / {number(row['peer'][unit])} = **{times:.{1 if times >= 1 else 2}f}×**"
 
 
 def main() -> None:
