@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests are many small computations: one thread each, one test process per core.
 TEST_ENV := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 
-.PHONY: help test lint soak bench docs clean
+.PHONY: help demo test lint soak bench docs clean
 
 help:
 	@grep -hE '^## ' $(MAKEFILE_LIST) | sed 's/^## //'
@@ -13,6 +13,10 @@ help:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+## make demo    train on drawn characters, test on unseen ones, and write a report to look at
+demo: .venv/ready
+	$(BIN)/tuplet demo --out runs/demo
 
 ## make test    lint, type-check and test everything (under 10 minutes on 2 cores)
 test: lint
@@ -31,6 +35,8 @@ soak: .venv/ready
 ## make bench   the CPU benchmarks; each writes its table into docs/
 bench: .venv/ready
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/data.py
 
 ## make docs    the API reference, built from the docstrings into site/
 docs: .venv/ready

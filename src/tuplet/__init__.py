@@ -1,3 +1,37 @@
-"""Tuplet: deep metric learning with exact losses at any batch size."""
+"""Deep metric learning: embeddings in which like is near like.
+
+The rooms of the house, in the order in which data flows through them:
+
+- `tuplet.data`: datasets, decoding, caches, augmentation
+- `tuplet.sampling`: which examples meet in a batch
+- `tuplet.models`: backbones, embedding heads, weights
+- `tuplet.rows`, `tuplet.mining`, `tuplet.losses`: the row engine, and every loss as a function of rows
+- `tuplet.evaluation`: retrieval, clustering, verification, identification
+- `tuplet.training`: the loop, and the papers' recipes
+- `tuplet.search`: an index of vectors, in Python, in the terminal, over HTTP
+- `tuplet.search`: an index of embeddings, and a server for it
+- `tuplet.reports`: a run as a page to look at
+
+`tuplet.train` and `tuplet.load` are the two calls that most users start with. Rooms are imported when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuplet.models import load
+    from tuplet.training import train
 
 __version__ = "0.1.0"
+__all__ = ["load", "train"]
+
+_CALLS = {"load": "models", "train": "training"}
+_ROOMS = {"data", "sampling", "models", "rows", "mining", "losses", "evaluation", "training", "search", "reports"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CALLS:
+        return getattr(import_module(f"tuplet.{_CALLS[name]}"), name)
+    if name in _ROOMS:
+        return import_module(f"tuplet.{name}")
+    raise AttributeError(f"module 'tuplet' has no attribute {name!r}")
