@@ -12,7 +12,7 @@ from tuplet.models.folder import CONFIG
 
 
 def embedder_of(folder: Path, device: str | None = None) -> Embedder:
-    """The embedder in a folder, or the best one of the run in it; on a GPU where there is one, unless told otherwise."""
+    """The embedder in a folder, or the best one of the run in it; on a GPU where there is one, unless told."""
     for place in (folder, folder / "best"):
         if (place / CONFIG).is_file():
             return models.load(place).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

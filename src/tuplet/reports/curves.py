@@ -100,12 +100,14 @@ def weight_charts(found: Weighing) -> list[str]:
 
 def _weights(title: str, kind: str, pairs: Pairs) -> str:
     similarity = [s for s, _ in pairs.points]
-    heaviest = max(pairs.points, key=lambda point: point[1])[0]
     area = Area(
         scale("cosine similarity", min(similarity), max(similarity)),
         scale("weight of a pair, the heaviest having 1", 0, _above(1)),
     )
+    heaviest = max(pairs.points, key=lambda point: point[1])[0]
     says = f"{percent(pairs.idle)} of these pairs have no weight; the heaviest has similarity {heaviest:.2f}."
+    if pairs.idle == 1:
+        says = "None of these pairs has a weight: the loss asks nothing more of them."
     return chart(title, says, area, area.dots(pairs.points, f"{kind} cloud", 1.8))
 
 
