@@ -32,7 +32,7 @@ class Augment:
 
     **Mirror** with this probability. **Brightness, contrast, saturation**: factors up to 1 ± the value;
     contrast is about the picture's mean grey. **Hue**: a turn of up to ± the value, in full circles. The four
-    are one 3×3 matrix a picture, applied before the only rounding to 0–255. **Erase**: with this probability a
+    are one 3×3 matrix a picture, clamped to 0–255 once at the end. **Erase**: with this probability a
     rectangle of 2 to 33 % of the crop becomes `MEAN_COLOUR`.
 
     The draws depend on `seed`, on `step`, on a sample's number and, if it is in the batch more than once, on which time
