@@ -81,7 +81,7 @@ def test_order_is_right_where_float32_tables_cannot_tell():
     assert torch.equal(found.indices, distances.argsort(1)[:, :5])
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-21, 1e-19, 1e18, 1e25])
+@pytest.mark.parametrize("scale", [1e-43, 1e-30, 1e-21, 1e-19, 1e18, 1e25])
 @pytest.mark.parametrize("metric", scores.METRICS)
 @pytest.mark.parametrize("count", [6, 120])
 def test_sizes_that_float32_products_cannot_hold_change_nothing(metric, scale, count):

@@ -13,7 +13,7 @@ from tuplet.evaluation.scores import Scores
 FEW_THRESHOLDS = {"cpu": 16, "cuda": 128}
 
 
-class Counter:
+class Tally:
     """For each positive of a block of queries, the negatives that score higher (`ahead`) and the same (`tied`).
 
     `positives` (R, P) are gallery members and `thresholds` their scores in the table, +∞ for padding, which then counts

@@ -53,7 +53,7 @@ class Vectors:
     def unit_rows(self, which: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """The same rows at length 1; a zero vector stays zero."""
         lengths = self.squared_norms[which, None].sqrt()
-        return self.rows(which, dtype) / torch.where(lengths > 0, lengths, 1.0).to(dtype)
+        return (self.rows(which, torch.float64) / torch.where(lengths > 0, lengths, 1.0)).to(dtype)
 
     @cached_property
     def max_norm(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.counting import Counter
+from tuplet.evaluation.counting import Tally
 from tuplet.evaluation.inputs import BLOCK_ELEMENTS, Vectors, budget
 from tuplet.evaluation.scores import Scores
 from tuplet.progress import track
@@ -104,15 +104,15 @@ def _rank(scores: Scores, rows: Tensor, members: Members, own: bool, first: bool
         valid &= near >= near.amax(1, keepdim=True) - scores.doubt(rows)
         near, place = torch.where(valid, near, -torch.inf).topk(max(1, int(valid.sum(1).max())))
         member, valid = kin.gather(1, place), valid.gather(1, place)
-    counter = Counter(scores, rows, member, torch.where(valid, near, torch.inf))
+    tally = Tally(scores, rows, member, torch.where(valid, near, torch.inf))
     width = tile_shape(len(rows), scores.gallery.count, scores.queries.dim, scores.device)[1]
     for start in range(0, scores.gallery.count, width):
         tile = scores.table(block, slice(start, start + width))
         _leave_out(tile, kin - start)
-        counter.add(tile, start)
+        tally.add(tile, start)
     # A nearer positive has no more negatives ahead, and none tied where it has as many: this key sorts by exact score.
-    place = torch.where(valid, 2 * counter.ahead + counter.tied, torch.iinfo(torch.int64).max).argsort(1)
-    return Ranked(rows, positives, *(table.gather(1, place) for table in (counter.ahead, counter.tied, valid)))
+    place = torch.where(valid, 2 * tally.ahead + tally.tied, torch.iinfo(torch.int64).max).argsort(1)
+    return Ranked(rows, positives, *(table.gather(1, place) for table in (tally.ahead, tally.tied, valid)))
 
 
 def _kin(rows: Tensor, members: Members) -> Tensor:
