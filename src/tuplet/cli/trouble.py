@@ -20,9 +20,10 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def plain(*arguments: Any, **options: Any) -> None:
-        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
         try:
-            command(*arguments, **options)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+                command(*arguments, **options)
         except KeyboardInterrupt:
             say("stopped; the same command goes on where a run was last saved")
             raise typer.Exit(STOPPED) from None

@@ -73,11 +73,15 @@ class SoftmaxLoss(RowLoss):
     """Cross-entropy of x·wᵀ + b, the mean over queries.
 
     The classifier that metric learning is measured against. `proxies` (num_classes, dim) are its weights w, `bias`
-    its b; labels 0 … num_classes − 1.
+    its b.
+
+    Inputs: vectors of free length; labels 0 … num_classes − 1.
 
     >>> loss = SoftmaxLoss(num_classes=4, dim=2)
     >>> loss(torch.zeros(2, 2), torch.tensor([0, 2])).item()
     1.3862...
+
+    Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NIPS 2016, which compares with it.
     """
 
     def __init__(self, num_classes: int, dim: int) -> None:
