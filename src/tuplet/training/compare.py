@@ -11,6 +11,7 @@ from tuplet import data as data_room
 from tuplet.data import Dataset
 from tuplet.training.folder import RunFolder
 from tuplet.training.objective import LOSSES
+from tuplet.training.processes import join
 from tuplet.training.published import benchmark, published
 from tuplet.training.recipes import RECIPES
 from tuplet.training.run import train
@@ -66,7 +67,8 @@ def compare(
             }
         )
     result = {"data": repr(data) if isinstance(data, Dataset) else os.fspath(data), "benchmark": name, "rows": rows}
-    RunFolder(folder).write_json("comparison.json", result)
+    if join(options.get("device")).leads:
+        RunFolder(folder).write_json("comparison.json", result)
     return result
 
 

@@ -114,7 +114,14 @@ def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
 
 
 def facts(data: Dataset) -> dict[str, Any]:
-    """What tells one dataset from another: their sizes and a hash of labels, names and splits."""
-    digest = hashlib.sha256(data.labels.numpy().tobytes())
-    digest.update(repr((data.class_names, data.splits)).encode())
-    return {"examples": len(data), "classes": len(data.classes), "labels": digest.hexdigest()[:16]}
+    """What tells one dataset from another: its sizes, and hashes of its labels and of some of what is in memory."""
+    labels = hashlib.sha256(data.labels.numpy().tobytes())
+    labels.update(repr((data.class_names, data.splits)).encode())
+    held = data.images if data.features is None else data.features
+    some = held[:: max(1, len(held) // 256)].contiguous().numpy().tobytes() if isinstance(held, Tensor) else b""
+    return {
+        "examples": len(data),
+        "classes": len(data.classes),
+        "labels": labels.hexdigest()[:12],
+        "contents": hashlib.sha256(some).hexdigest()[:12],
+    }

@@ -1,8 +1,10 @@
 """The processes of one run: one, or those that torchrun has started."""
 
+import atexit
+import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -64,6 +66,11 @@ class Team:
         """The part of `count` examples that this process works on."""
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
+    def meet(self) -> None:
+        """Wait for all the others."""
+        if self.many:
+            dist.barrier()
+
     @torch.no_grad()
     def align(self, module: nn.Module) -> None:
         """Give every process the first one's parameters and buffers."""
@@ -79,25 +86,25 @@ class Team:
         return parallel, parallel.no_sync
 
 
-@contextmanager
-def team_of(device: str | None) -> Iterator[Team]:
-    """Join the processes that torchrun has started, or be alone; leave them at the end if this has joined them."""
+def join(device: str | None) -> Team:
+    """Join the processes that torchrun has started, unless that is done already, or be alone.
+
+    The processes stay together until they end: torch cannot reliably form their group a second time.
+    """
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if chosen.type == "cuda" and chosen.index is None:
-        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     if chosen.type == "cuda":
+        own = int(os.environ.get("LOCAL_RANK", 0)) if chosen.index is None else chosen.index
+        chosen = torch.device("cuda", own)
         torch.cuda.set_device(chosen)
-    joins = int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized()
-    if joins:
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    try:
-        if dist.is_available() and dist.is_initialized():
-            yield Team(dist.get_rank(), dist.get_world_size(), chosen)
-        else:
-            yield Team(0, 1, chosen)
-        if joins:
-            # A process that leaves while others still talk to it would leave them waiting.
-            dist.barrier()
-    finally:
-        if joins:
-            dist.destroy_process_group()
+        atexit.register(_leave)
+    if dist.is_available() and dist.is_initialized():
+        return Team(dist.get_rank(), dist.get_world_size(), chosen)
+    return Team(0, 1, chosen)
+
+
+def _leave() -> None:
+    # What averages the gradients lies in a cycle, and its threads must have ended before the group does.
+    gc.collect()
+    dist.destroy_process_group()

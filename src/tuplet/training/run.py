@@ -19,10 +19,10 @@ from tuplet.training.events import Events
 from tuplet.training.examples import facts
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
 from tuplet.training.loop import Loop, finished
-from tuplet.training.processes import Team, team_of
+from tuplet.training.processes import Team, join
 from tuplet.training.resolve import Unsaid, plain, resolve
 from tuplet.training.settings import Settings
-from tuplet.training.state import refuse_another_run
+from tuplet.training.state import refuse_another_run, shapes
 
 _USUAL_MODEL = Unsaid("resnet50")
 
@@ -78,16 +78,20 @@ def train(
         "recipe": recipe,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
+    team = join(settings.device)
     # The caller's random numbers are left as they were.
-    with team_of(settings.device) as team, torch.random.fork_rng(team.gpus):
-        return _run(opened, out, settings, about, resume, team)
+    with torch.random.fork_rng(team.gpus):
+        run = _run(opened, out, settings, about, resume, team)
+    # A process that ended while others still talk to it would leave them waiting.
+    team.meet()
+    return run
 
 
 def _run(
     data: Dataset, out: str | os.PathLike[str], settings: Settings, about: dict[str, Any], resume: bool, team: Team
 ) -> Run:
     settings, examples, state = assemble(data, settings, team)
-    identity = {"settings": plain(settings), "data": facts(data)}
+    identity = {"settings": plain(settings), "data": facts(data), "model": shapes(state.embedder)}
     folder = RunFolder(out)
     with folder.locked() if team.leads else nullcontext():
         saved = team.from_leader(folder.read_checkpoint() if team.leads and resume else None)

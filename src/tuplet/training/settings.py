@@ -129,6 +129,10 @@ _LIMITS = (
 )
 
 
+#: What other libraries call them.
+_ELSEWHERE = {"lr": "rate", "learning_rate": "rate", "epochs": "steps", "embedding_size": "dim", "ema": "average"}
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of the settings, for people to read about."""
@@ -177,7 +181,7 @@ def check_names(options: Iterable[str]) -> None:
     known = [option.name for option in describe_options()]
     for name in options:
         if name not in known:
-            raise TypeError(f"there is no option {name!r}; {nearest(name, known)}")
+            raise TypeError(f"there is no option {name!r}; {nearest(_ELSEWHERE.get(name, name), known)}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

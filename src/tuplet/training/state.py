@@ -1,5 +1,6 @@
 """Everything that a run must remember to go on exactly, and when it may."""
 
+import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,22 +79,28 @@ class State:
         return {**parts, "scaler": self.scaler, **average}
 
 
-def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """One sentence where a folder holds a run of other data or other settings.
+def shapes(embedder: Embedder) -> str:
+    """A hash of the names and shapes of all weights: what must agree for one checkpoint to fit another model."""
+    listed = [(name, tuple(value.shape)) for name, value in embedder.state_dict().items()]
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:12]
 
-    `then` and `now` are the settings and the facts of the data. The number of steps may change unless the schedule
-    depends on it.
+
+def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """One sentence where a folder holds a run of other settings, on other data or of another model.
+
+    The number of steps may change unless the schedule depends on it.
     """
     remedy = "give another folder, or resume=False to begin again"
-    if then["data"] != now["data"]:
-        differs = next(name for name in now["data"] if then["data"].get(name) != now["data"][name])
-        raise ValueError(
-            f"{folder} holds a run on other data ({differs} {then['data'].get(differs)}, "
-            f"here {now['data'][differs]}); {remedy}"
-        )
     free = FREE - {"steps"} if now["settings"]["schedule"] == "cosine" else FREE
     for name, value in now["settings"].items():
         before = then["settings"].get(name)
         if before != value and name not in free:
             why = ", on which its cosine schedule depends" if name == "steps" else ""
             raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {value!r}; {remedy}")
+    for name, value in now["data"].items():
+        if then["data"].get(name) != value:
+            raise ValueError(
+                f"{folder} holds a run on other data ({name} {then['data'].get(name)}, here {value}); {remedy}"
+            )
+    if then["model"] != now["model"]:
+        raise ValueError(f"{folder} holds a run of another model, whose weights have other shapes; {remedy}")

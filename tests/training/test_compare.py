@@ -1,0 +1,94 @@
+"""Several losses under one protocol, with means, deviations and the papers' numbers."""
+
+import json
+import statistics
+
+import pytest
+import torch
+
+from training_tools import vectors
+from tuplet import training
+from tuplet.data import from_features
+from tuplet.training import loop
+from tuplet.training.published import benchmark, recall_ks
+
+QUICK = {"steps": 2, "batch_size": 12, "per_class": 3, "dim": 4}
+
+
+def test_means_and_deviations_are_over_the_seeds(tmp_path, monkeypatch):
+    found = training.compare(vectors(), ["npair", "raw_vthm", "triplet"], [0, 1, 5], out=tmp_path, **QUICK)
+    assert json.loads((tmp_path / "comparison.json").read_text()) == found
+    assert [row["loss"] for row in found["rows"]] == ["npair", "raw_vthm", "triplet"]
+    for row in found["rows"]:
+        assert [run["seed"] for run in row["runs"]] == [0, 1, 5]
+        for metric in ("recall_at_1", "nmi", "map_at_r"):
+            values = [run["metrics"][metric] for run in row["runs"]]
+            assert row["mean"][metric] == pytest.approx(statistics.mean(values))
+            assert row["deviation"][metric] == pytest.approx(statistics.stdev(values))
+        assert row["published"] == []
+    settings = json.loads((tmp_path / "raw_vthm" / "seed_1" / "run.json").read_text())["settings"]
+    assert settings["loss_options"]["mining"] == {"name": "valid_triplet", "epsilon": 0.1}
+    assert (settings["dim"], settings["seed"]) == (4, 1)
+    # Run again, nothing is trained again.
+    monkeypatch.setattr(loop.Loop, "train", lambda self: pytest.fail("trained again"))
+    assert training.compare(vectors(), ["npair"], [5], out=tmp_path, **QUICK)["rows"][0]["deviation"]["nmi"] is None
+
+
+def test_losses_of_ones_own_have_labels(tmp_path):
+    losses = {"hot & sharp": {"loss": "ranked_list", "loss_options": {"temperature": 20.0}}}
+    (row,) = training.compare(vectors(), losses, [0], out=tmp_path, **QUICK)["rows"]
+    assert row["loss"] == "hot & sharp"
+    assert (tmp_path / "hot_sharp" / "seed_0" / "evaluation.json").is_file()
+
+
+def test_bad_comparisons_get_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match="there is no loss 'rankedlist'; did you mean 'ranked_list'"):
+        training.compare(vectors(), ["rankedlist"], out=tmp_path)
+    with pytest.raises(ValueError, match="nothing to compare"):
+        training.compare(vectors(), [], out=tmp_path)
+    with pytest.raises(TypeError, match="give a list of names"):
+        training.compare(vectors(), "raw", out=tmp_path)
+
+
+def sized(classes, examples):
+    return from_features(torch.zeros(examples, 1), torch.arange(examples) % classes)
+
+
+def test_benchmarks_are_recognised_by_their_size():
+    assert benchmark(sized(200, 11_788)) == "cub200"
+    assert benchmark(sized(196, 16_170)) == "cars196"  # fifteen photographs are missing
+    assert benchmark(sized(196, 15_000)) is None
+    assert recall_ks(sized(22_634, 120_053)) == (1, 10, 100, 1000)
+    assert recall_ks(sized(10, 40)) == (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "paper", "metrics"),
+    [
+        ("cub200", "npair_angular", "Angular 2017", {"recall_at_1": 0.547, "recall_at_8": 0.839, "f1": 0.294}),
+        ("cars196", "npair", "N-pair 2016", {"recall_at_1": 0.7112, "nmi": 0.6395, "f1": 0.3355}),
+        ("cub200", "raw_vthm", "Unified view 2019", {"recall_at_1": 0.6685, "recall_at_4": 0.858}),
+        ("inshop", "multi_similarity", "Unified view 2019", {"recall_at_1": 0.8964, "recall_at_20": 0.9847}),
+        ("sop", "nra", "NRA 2019", {"recall_at_1": 0.756, "recall_at_100": 0.957}),
+        ("sop", "ranked_list", "Ranked list 2019", {"recall_at_1": 0.798, "nmi": 0.904}),
+    ],
+)
+def test_published_numbers_are_the_papers(data, loss, paper, metrics):
+    row = next(row for row in training.published(data, loss) if row.paper == paper)
+    assert {name: row.metrics[name] for name in metrics} == metrics
+
+
+def test_every_published_row_is_complete():
+    rows = [
+        row
+        for name in ("cub200", "cars196", "sop", "inshop")
+        for loss in training.LOSSES
+        for row in training.published(name, loss)
+    ]
+    assert len(rows) > 50
+    for row in rows:
+        assert all(0 < value < 1 for value in row.metrics.values())
+        recalls = [value for name, value in row.metrics.items() if name.startswith("recall")]
+        assert recalls == sorted(recalls)
+        assert row.dim in (64, 128, 512, 1536)
+    assert training.published(None, "raw") == []

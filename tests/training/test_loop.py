@@ -1,0 +1,227 @@
+"""A run from data to results: its folder, its choices, and that the same seed gives the same weights."""
+
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import tuplet
+from training_tools import dropping, events, pictures, same, vectors, weights
+from tuplet import data, evaluation, losses, models, training
+
+QUICK = {"loss": "raw", "steps": 6, "batch_size": 12, "per_class": 3, "dim": 5, "evaluate_every": 2, "log_every": 2}
+SMALL = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
+
+
+def test_the_folder_holds_everything_about_the_run(tmp_path):
+    source = pictures()
+    run = tuplet.train(source, tmp_path, recipe="demo", resize=12, stored_size=12, rate=0.01, **QUICK, **SMALL)
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert about["tuplet"] == tuplet.__version__
+    assert (about["recipe"], about["settings"]["rate"], about["settings"]["schedule"]) == ("demo", 0.01, "cosine")
+    assert about["settings"]["normalize"] is True  # decided, not left open
+    assert about["settings"]["sampler"] == "class_balanced"
+    trained = events(tmp_path, "train")
+    assert [event["step"] for event in trained] == [2, 4, 6]
+    assert all(event["loss"] > 0 and event["examples_per_second"] > 0 and event["seconds"] > 0 for event in trained)
+    assert [event["step"] for event in events(tmp_path, "evaluation")] == [2, 4, 6]
+    assert events(tmp_path)[-1]["event"] == "end"
+
+    saved = load_file(tmp_path / "vectors.safetensors")
+    _, test = source.split()
+    assert torch.equal(saved["labels"], test.labels)
+    assert torch.equal(source.labels[saved["indices"]], test.labels)
+    best = tuplet.load(tmp_path / "best")
+    torch.testing.assert_close(saved["embeddings"], best.embed(source.images[saved["indices"]]))
+    assert same(run.embedder.state_dict(), best.state_dict())
+    assert not run.embedder.training
+
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert found == run.metrics
+    assert found["recall_at_1"] == evaluation.recall_at_k(saved["embeddings"], saved["labels"])[1]
+    curve = {event["step"]: event["recall_at_1"] for event in events(tmp_path, "evaluation")}
+    assert found["recall_at_1"] == max(curve.values()) == curve[found["step"]]
+    assert found["step"] == min(step for step, value in curve.items() if value == max(curve.values()))
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
+    options = {**QUICK, **SMALL, "augment": {"brightness": 0.3}, "resize": 14}
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        torch.randn(seed + len(name))
+        training.train(pictures(), tmp_path / name, seed=seed, **options)
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path):
+    embedder = dropping()
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    training.train(vectors(), tmp_path, model=embedder, loss="raw", steps=2, batch_size=8)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_training_learns_what_matters_for_classes_that_it_has_not_seen(tmp_path):
+    hard = vectors(classes=40, each=8, dim=20, nuisance=3.0)
+    run = training.train(hard, tmp_path, loss="multi_similarity", steps=150, batch_size=40, dim=8, rate=1e-3)
+    _, test = hard.split()
+    before = evaluation.recall_at_k(test.features, test.labels)[1]
+    trained = [event["loss"] for event in events(tmp_path, "train")]
+    assert trained[-1] < 0.8 * trained[0]
+    assert run.metrics["recall_at_1"] > before + 0.2
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_precisions_train_and_agree_roughly(precision, tmp_path):
+    options = {**QUICK, **SMALL, "optimizer": "sgd", "rate": 0.01}
+    training.train(pictures(), tmp_path, precision=precision, **options)
+    training.train(pictures(), tmp_path / "full", **options)
+    ours, theirs = weights(tmp_path), weights(tmp_path / "full")
+    for name in theirs:
+        assert ours[name].dtype == torch.float32
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0 if precision == "float32" else 5e-3)
+    assert same(ours, theirs) == (precision == "float32")
+
+
+def test_float16_leaves_out_steps_that_overflow_and_lowers_its_scale(tmp_path):
+    """A scale of 65,536 overflows at first; the run goes on, and the weights stay finite."""
+    run = training.train(vectors(), tmp_path, **{**QUICK, "steps": 20, "precision": "float16", "loss": Huge()})
+    scaler = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["scaler"]
+    assert scaler["scale"] < 65536
+    assert all(bool(value.isfinite().all()) for value in run.embedder.state_dict().values())
+
+
+class Huge(losses.ContrastiveLoss):
+    def value(self, view):
+        return 3e33 * super().value(view)
+
+
+def test_frozen_batchnorm_stays_as_it_starts(tmp_path):
+    def net():
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+        return models.create(layers, dim=5, example=torch.zeros(2, 10))
+
+    options = {k: v for k, v in QUICK.items() if k != "dim"}
+    for frozen in (False, True, "statistics"):
+        training.train(vectors(), tmp_path / str(frozen), model=net(), frozen_batchnorm=frozen, rate=0.01, **options)
+        moved = {
+            name: not torch.equal(value, net().state_dict()[name])
+            for name, value in weights(tmp_path / str(frozen)).items()
+        }
+        assert moved["backbone.module.0.weight"]
+        assert moved["backbone.module.1.running_mean"] == (frozen is False)
+        assert moved["backbone.module.1.weight"] == (frozen is not True)
+    with pytest.raises(ValueError, match="has BatchNorm, whose statistics would be those of a piece"):
+        training.train(vectors(), tmp_path / "pieces", model=net(), piece_size=4, **options)
+
+
+def test_pieces_train_as_the_whole_does(tmp_path):
+    options = {**QUICK, **SMALL, "resize": 14}
+    training.train(pictures(), tmp_path / "whole", **options)
+    training.train(pictures(), tmp_path / "pieces", piece_size=5, **options)
+    for ours, theirs in zip(weights(tmp_path / "pieces").values(), weights(tmp_path / "whole").values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_better_for_long_enough_stops_the_run_and_the_best_is_kept(tmp_path, monkeypatch):
+    scores = iter([0.3, 0.5, 0.5, 0.4, 0.9])
+    monkeypatch.setattr("tuplet.training.loop.recalls", lambda *_: {"recall_at_1": next(scores)})
+    run = training.train(vectors(), tmp_path, **{**QUICK, "steps": 100, "patience": 2, "checkpoint_every": 50})
+    assert [event["step"] for event in events(tmp_path, "evaluation")] == [2, 4, 6, 8]
+    assert run.metrics["step"] == 4
+    assert not same(weights(tmp_path, "best"), weights(tmp_path, "last"))
+    # The same call finds it finished, a more patient one goes on.
+    assert training.train(vectors(), tmp_path, **{**QUICK, "steps": 100, "patience": 2}).metrics == run.metrics
+    again = training.train(vectors(), tmp_path, **{**QUICK, "steps": 10, "patience": 3})
+    assert again.metrics["step"] == 10
+
+
+def test_some_training_classes_can_choose_the_best(tmp_path):
+    source = vectors(classes=16)
+    run = training.train(source, tmp_path, validation=0.25, **QUICK)
+    assert run.metrics["chosen_on"] == "validation"
+    assert run.metrics["queries"] == 8 * 6
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["progress"]["best_step"] == run.metrics["step"]
+    proxies = training.train(source, tmp_path / "proxies", validation=0.25, **{**QUICK, "loss": "softmax"})
+    assert proxies.metrics["chosen_on"] == "validation"
+    learned = torch.load(tmp_path / "proxies" / "checkpoint.pt", weights_only=True)["objective"]
+    assert learned["losses.0.proxies"].shape[0] == 6  # of 8 training classes
+
+
+def test_queries_look_into_a_gallery_where_the_data_have_one(tmp_path):
+    source = vectors()
+    splits = ["train"] * 36 + ["query", "gallery", "gallery"] * 12
+    source = data.from_features(source.features, source.labels, splits=splits)
+    run = training.train(source, tmp_path, **QUICK)
+    assert (run.metrics["queries"], run.metrics["gallery"]) == (12, 24)
+    saved = load_file(tmp_path / "vectors.safetensors")
+    query = torch.tensor([source.splits[i] == "query" for i in saved["indices"].tolist()])
+    x, y = saved["embeddings"], saved["labels"]
+    expected = evaluation.recall_at_k(x[query], y[query], gallery=x[~query], gallery_labels=y[~query])[1]
+    assert run.metrics["recall_at_1"] == expected
+
+
+def test_a_folder_of_pictures_with_files_that_cannot_be_read(tmp_path):
+    """Stopped by default, with the file's name; on request left out, and the vectors know which examples they are."""
+    photos, source = tmp_path / "photos", pictures(classes=6, each=5)
+    for i in range(len(source)):
+        place = photos / f"class {source.labels[i]}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(source.images[i].permute(1, 2, 0).numpy()).save(place / f"{i:02}.png")
+    broken = [photos / "class 0" / "01.png", photos / "class 4" / "22.png"]
+    for path in broken:
+        path.write_bytes(b"no picture")
+    options = {**QUICK, **SMALL, "batch_size": 6, "cache_folder": tmp_path / "cache"}
+    with pytest.raises(ValueError, match=r"22\.png"):
+        training.train(photos, tmp_path / "run", **options)
+    with pytest.warns(UserWarning, match="1 of 15 images were skipped"):
+        training.train(photos, tmp_path / "run", unreadable="skip", **options)
+    saved = load_file(tmp_path / "run" / "vectors.safetensors")
+    assert sorted(saved["indices"].tolist()) == [i for i in range(15, 30) if i != 22]
+
+
+def test_small_classes_are_named_before_training(tmp_path, recwarn):
+    source = vectors(classes=8, each=5)
+    few = source.select([i for i in range(40) if i not in (1, 2, 3, 4, 7, 8, 9)])
+    training.train(few, tmp_path, **{**QUICK, "batch_size": 9})
+    assert [str(warning.message) for warning in recwarn] == [
+        "1 of 4 training classes have a single example, which has no positive, and are left out: 0",
+        "1 of 4 training classes have fewer than 3 examples, and they come more than once in a batch: 1 (2)",
+    ]
+    with pytest.raises(ValueError, match="a batch of 12 is 4 classes of 3, and only 3 training classes have two"):
+        training.train(few, tmp_path / "too many", **QUICK)
+    with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two"):
+        training.train(vectors(classes=1), tmp_path / "one", **QUICK)
+
+
+def test_a_backbone_from_random_weights_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="googlenet starts from random weights; give weights="):
+        training.train(pictures(), tmp_path, **{**QUICK, "model": "googlenet", "steps": 1, "size": 32, "resize": 32})
+
+
+def test_tensorboard_gets_the_numbers_where_it_is_installed(tmp_path, monkeypatch):
+    written, opened = [], []
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            opened.append((folder, purge_step))
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+            assert math.isfinite(value)
+
+        def close(self):
+            opened.append("closed")
+
+    monkeypatch.setattr("tuplet.training.events.find_spec", lambda name: name == "tensorboard")
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", type("M", (), {"SummaryWriter": Writer}))
+    training.train(vectors(), tmp_path, **QUICK)
+    assert opened == [(tmp_path / "tensorboard", 1), "closed"]
+    assert [step for name, step in written if name == "train/loss"] == [2, 4, 6]
+    assert [step for name, step in written if name == "evaluation/recall_at_1"] == [2, 4, 6]

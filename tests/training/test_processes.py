@@ -1,0 +1,100 @@
+"""Two real processes under torchrun train what one process trains on the same batches."""
+
+import socket
+
+import pytest
+import torch
+
+from training_tools import events, pictures, start, vectors, weights
+from tuplet import training
+
+CHILD = """
+import os, sys, torch
+from training.test_processes import CASES
+from tuplet import training
+torch.set_num_threads(1)
+for case, make in CASES.items():
+    data, options = make()
+    run = training.train(data, f"{sys.argv[1]}/{case}", **options)
+    torch.save((run.metrics["recall_at_1"], run.embedder.state_dict()), f"{sys.argv[1]}/{case} {os.environ['RANK']}.pt")
+"""
+EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "rate": 1e-3}
+
+CASES = {
+    "pictures": lambda: (
+        pictures(),
+        {
+            **EVERY,
+            "loss": "multi_similarity",
+            "model": "convnet",
+            "model_options": {"size": 12, "channels": 3},
+            "resize": 14,
+            "dim": 8,
+            "batch_size": 12,
+            "per_class": 3,
+            "average": 0.9,
+        },
+    ),
+    "memory and pieces": lambda: (
+        vectors(),
+        {**EVERY, "loss": "raw", "dim": 6, "memory": 40, "batch_size": 12, "per_class": 2, "piece_size": 4},
+    ),
+    "proxies and hard classes": lambda: (
+        vectors(),
+        {**EVERY, "loss": "proxy_anchor", "dim": 6, "sampler": "hard_class", "batch_size": 10, "clip": 0.5},
+    ),
+    "margin": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "margin",
+            "loss_options": {"learn_beta": True},
+            "dim": 6,
+            "batch_size": 12,
+            "optimizer": "sgd",
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """All cases, one after the other, by two processes on this machine, as a user starts them."""
+    folder = tmp_path_factory.mktemp("two")
+    script = folder / "script.py"
+    script.write_text(CHILD)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    child = start(
+        script, folder, command=("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
+    )
+    _, errors = child.communicate(timeout=240)
+    assert child.returncode == 0, errors
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_equal_one(case, tmp_path, two):
+    data, options = CASES[case]()
+    one = training.train(data, tmp_path, **options)
+    for name in ("best", "last"):
+        close(weights(two / case, name), weights(tmp_path, name))
+    # Every process returns the run, one of them wrote it.
+    returned = [torch.load(two / f"{case} {rank}.pt", weights_only=True) for rank in range(2)]
+    for metrics, state in returned:
+        assert metrics == pytest.approx(one.metrics["recall_at_1"])
+        close(state, one.embedder.state_dict())
+    losses = [[event["loss"] for event in events(folder, "train")] for folder in (tmp_path, two / case)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    # What the loss learns, and what it remembers.
+    learned = [
+        torch.load(folder / "checkpoint.pt", weights_only=True)["objective"] for folder in (tmp_path, two / case)
+    ]
+    close(*learned)
+
+
+def close(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key in theirs:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=2e-5)

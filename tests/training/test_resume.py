@@ -1,0 +1,195 @@
+"""A run that is interrupted, however and whenever, ends with the weights of one that is not."""
+
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from training_tools import CASES, EVERY, events, same, start, vectors, weights
+from tuplet import models, training
+from tuplet.training import loop
+
+CHILD = """
+import sys, torch
+from training_tools import CASES, EVERY
+from tuplet import training
+torch.set_num_threads(1)
+data, options = CASES[sys.argv[1]]()
+print("ready", flush=True)
+training.train(data, sys.argv[2], **{**options, **EVERY})
+"""
+
+
+class Interruption(BaseException):
+    pass
+
+
+def go(case, folder, **more):
+    data, options = CASES[case]()
+    return training.train(data, folder, **{**options, **EVERY, **more})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folders = {}
+
+    def get(case):
+        if case not in folders:
+            folders[case] = tmp_path_factory.mktemp(case)
+            go(case, folders[case])
+        return folders[case]
+
+    return get
+
+
+def wait_for_training(folder, child):
+    """Until the process has written something, or has ended."""
+    log = folder / "events.jsonl"
+    before = log.stat().st_size if log.exists() else 0
+    while child.poll() is None and not (log.exists() and log.stat().st_size != before):
+        time.sleep(0.01)
+
+
+def check_alike(folder, other):
+    """The same weights, best and last, and the same events but for their times."""
+    for name in ("last", "best"):
+        assert same(weights(folder, name), weights(other, name))
+    timed = {"seconds", "examples_per_second"}
+    ours, theirs = ([{k: v for k, v in e.items() if k not in timed} for e in events(f)] for f in (folder, other))
+    assert ours == theirs
+    assert (folder / "evaluation.json").read_text() == (other / "evaluation.json").read_text()
+    one, two = (torch.load(f / "checkpoint.pt", weights_only=True) for f in (folder, other))
+    for part in ("objective", "embedder"):
+        assert same(one[part], two[part])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_process_goes_on_bit_for_bit(case, tmp_path, uninterrupted, soak):
+    """kill -9 at a random moment, again and again; the same call then ends as if nothing had been."""
+    chance = random.Random(case)
+    kills, expected = (20 if soak else 1), uninterrupted(case)
+    for _ in range(kills):
+        child = start(CHILD, case, tmp_path)
+        assert child.stdout.readline() == "ready\n", child.stderr.read()
+        if chance.random() < 0.7:
+            wait_for_training(tmp_path, child)
+        time.sleep(chance.uniform(0.0, 0.6))
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        steps = [event["step"] for event in events(tmp_path, "train")] if (tmp_path / "events.jsonl").exists() else []
+        assert steps == sorted(set(steps))
+    go(case, tmp_path)
+    check_alike(tmp_path, expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("moment", ["before the step", "in the log", "in the evaluation", "in the checkpoint"])
+def test_an_interruption_at_any_place_goes_on_bit_for_bit(case, moment, tmp_path, uninterrupted, monkeypatch):
+    """After some steps the process breaks off in the middle of each kind of work."""
+    name = {"before the step": "set_rate", "in the log": "_log", "in the evaluation": "_evaluate"}.get(moment)
+    countdown = {"set_rate": 23, "_log": 5, "_evaluate": 4, None: 7}[name]
+
+    def break_off(*arguments, **options):
+        nonlocal countdown
+        countdown -= 1
+        if countdown == 0:
+            raise Interruption
+        return original(*arguments, **options)
+
+    owner = loop if name == "set_rate" else loop.Loop if name else training.folder.os
+    original = getattr(owner, name or "replace")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name or "replace", break_off)
+        with pytest.raises(Interruption):
+            go(case, tmp_path)
+    go(case, tmp_path)
+    check_alike(tmp_path, uninterrupted(case))
+
+
+def test_a_finished_run_is_returned_and_not_trained_again(tmp_path, monkeypatch):
+    first = go("proxies", tmp_path)
+    monkeypatch.setattr(loop.Loop, "train", lambda self: pytest.fail("trained again"))
+    again = go("proxies", tmp_path)
+    assert again.metrics == first.metrics
+    assert same(first.embedder.state_dict(), again.embedder.state_dict())
+    assert len(events(tmp_path, "end")) == 1
+
+
+def test_more_steps_continue_a_run_whose_schedule_allows_it(tmp_path):
+    go("proxies", tmp_path / "at once")
+    go("proxies", tmp_path / "in two", steps=21)
+    go("proxies", tmp_path / "in two")
+    assert same(weights(tmp_path / "at once"), weights(tmp_path / "in two"))
+    go("everything", tmp_path / "cosine", steps=3)
+    with pytest.raises(ValueError, match=r"steps=3, on which its cosine schedule depends, not 36.*resume=False"):
+        go("everything", tmp_path / "cosine")
+
+
+def test_a_checkpoint_of_other_settings_or_data_is_refused_in_one_sentence(tmp_path):
+    go("proxies", tmp_path, steps=3)
+    for change in ({"rate": 0.5}, {"loss": "raw"}, {"dim": 7}, {"seed": 1}, {"model_options": {"hidden": [8]}}):
+        (name,) = change
+        with pytest.raises(
+            ValueError, match=f"holds a run with {name}=.*give another folder, or resume=False"
+        ) as caught:
+            go("proxies", tmp_path, **change)
+        assert "\n" not in str(caught.value)
+    _, options = CASES["proxies"]()
+    with pytest.raises(ValueError, match=r"holds a run on other data \(examples 72, here 60\)"):
+        training.train(vectors(classes=10), tmp_path, **{**options, **EVERY})
+    with pytest.raises(ValueError, match=r"holds a run on other data \(contents "):
+        training.train(vectors(seed=1), tmp_path, **{**options, **EVERY})
+    assert go("proxies", tmp_path, rate=0.5, steps=3, resume=False).metrics["step"] == 3
+
+
+def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(tmp_path):
+    """Two modules of the user's own with as many parameters: only their shapes tell them apart."""
+    one, other = (
+        models.create(
+            torch.nn.Sequential(torch.nn.Linear(10, a, bias=False), torch.nn.Linear(a, b, bias=False)),
+            dim=5,
+            example=torch.zeros(1, 10),
+        )
+        for a, b in ((5, 2), (3, 5))
+    )
+    assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in other.parameters())
+    options = {"loss": "raw", "batch_size": 8, "steps": 2}
+    training.train(vectors(), tmp_path, model=one, **options)
+    with pytest.raises(ValueError, match="another model, whose weights have other shapes"):
+        training.train(vectors(), tmp_path, model=other, **options)
+
+
+def test_a_damaged_checkpoint_is_never_loaded(tmp_path):
+    go("proxies", tmp_path, steps=3)
+    whole = (tmp_path / "checkpoint.pt").read_bytes()
+    for torn in (whole[: len(whole) // 2], b"", b"not a checkpoint"):
+        (tmp_path / "checkpoint.pt").write_bytes(torn)
+        with pytest.raises(ValueError, match=r"checkpoint.pt is damaged .*resume=False to begin again") as caught:
+            go("proxies", tmp_path)
+        assert "\n" not in str(caught.value)
+    # What a killed process leaves beside it is not looked at.
+    (tmp_path / "checkpoint.pt").write_bytes(whole)
+    (tmp_path / "checkpoint.pt.part").write_bytes(whole[:100])
+    assert go("proxies", tmp_path).metrics["step"] > 0
+
+
+def test_resuming_leaves_the_log_of_a_later_moment_out(tmp_path):
+    """Events after the last checkpoint are cut off: their steps come again."""
+    go("proxies", tmp_path, steps=6)
+    with (tmp_path / "events.jsonl").open("a") as log:
+        log.write('{"event": "train", "step": 99}\n{"event": "tr')
+    go("proxies", tmp_path, steps=9)
+    assert [event["step"] for event in events(tmp_path)] == [4, 6, 6, 7, 8, 9, 9, 9]
+
+
+def test_beginning_again_clears_the_earlier_run_and_nothing_else(tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "photo.jpg").write_text("mine")
+    go("proxies", tmp_path, steps=3)
+    assert (tmp_path / "best" / "photo.jpg").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    go("proxies", tmp_path, steps=6, resume=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert [event["step"] for event in events(tmp_path, "train")] == [4, 6]

@@ -1,0 +1,145 @@
+"""Options: their names, types and limits, recipes, and who takes precedence over whom."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from training_tools import dropping, pictures, vectors
+from tuplet import losses, training
+from tuplet.data import from_features
+from tuplet.training.recipes import recipe_for
+from tuplet.training.resolve import Unsaid, plain, resolve
+from tuplet.training.settings import Settings, describe_options
+
+DOCS = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"batchsize": 3}, "there is no option 'batchsize'; did you mean 'batch_size'?"),
+        ({"learning_rate": 3}, "there is no option 'learning_rate'; did you mean 'rate'?"),
+        ({"xyz": 3}, "there is no option 'xyz'; choose one of augment, average, batch_size"),
+        ({"rate": "fast"}, "rate is 'fast'; it must be float: the learning rate of the backbone"),
+        ({"steps": 1.5}, "steps is 1.5; it must be int: how many batches"),
+        ({"steps": True}, "steps is True; it must be int: how many batches"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+        ({"rate": float("nan")}, "rate is nan; it must be at least 1e-12"),
+        ({"rate": -1}, "rate is -1; it must be at least 1e-12"),
+        ({"average": 1.0}, "average is 1.0; it must be at least 0 and at most 1"),
+        ({"optimizer": "lion"}, "optimizer is 'lion'; it must be 'sgd' or 'adam' or 'adamw'"),
+        ({"schedule": "step"}, "schedule='step' needs decay_every"),
+        ({"loss": losses.RAWLoss(), "loss_options": {"alpha": 1.0}}, "loss_options belong to a loss by name"),
+        ({"loss": "ranked"}, "there is no loss 'ranked'; did you mean 'ranked_list'?"),
+        ({"loss": "raw", "loss_options": {"alfa": 1}}, "RAWLoss has no option 'alfa'; did you mean 'alpha'?"),
+        (
+            {"loss": "raw", "loss_options": {"mining": "semihard"}},
+            "there is no mining 'semihard'; did you mean 'semi_h",
+        ),
+        ({"recipe": "rankedlist"}, "there is no recipe 'rankedlist'; did you mean 'ranked_list'?"),
+        (
+            {"batch_size": 15},
+            "batch_size is 15 and the sampler class_balanced takes 4 at a time; choose a multiple of 4",
+        ),
+        ({"model": "resnet50", "weights": "x"}, "weights 'x' are neither a file nor a name known for resnet50"),
+        ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),
+    ],
+)
+def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=re.escape(sentence)) as caught:
+        training.train(vectors(), tmp_path, **wrong)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_and_vectors_need_models_that_take_them(tmp_path):
+    with pytest.raises(ValueError, match="mlp takes feature vectors and the data are pictures; choose another model"):
+        training.train(pictures(), tmp_path, model="mlp", model_options={"features": 8})
+    with pytest.raises(ValueError, match=r"convnet takes pictures and the data are feature vectors.*such as mlp"):
+        training.train(vectors(), tmp_path, model="convnet")
+    with pytest.raises(TypeError, match="augment has no option 'mirrored'; did you mean 'mirror'"):
+        training.train(pictures(), tmp_path, model="convnet", model_options={"size": 12}, augment={"mirrored": 1.0})
+
+
+def test_every_option_is_described_and_documented():
+    page = DOCS.read_text()
+    for option in describe_options():
+        assert option.about
+        assert f"| `{option.name}` |" in page, f"{option.name} is missing from docs/training.md"
+    documented = re.findall(r"^\| `(\w+)` \| .* \| .* \|$", page, re.MULTILINE)
+    assert set(documented) >= {option.name for option in describe_options()}
+
+
+@pytest.mark.parametrize("name", training.RECIPES)
+def test_recipes_are_plain_data_that_the_settings_take(name):
+    recipe = training.RECIPES[name]
+    assert json.loads(json.dumps(recipe)) == recipe
+    for own in [{}, *recipe.get("on", {}).values()]:
+        settings = Settings(**{k: v for k, v in {**recipe, **own}.items() if k != "on"})
+        assert settings.batch_size % settings.per_class == 0 or settings.sampler in ("npair", None)
+        assert settings.loss in training.LOSSES
+
+
+# The table at the end of the papers' descriptions: network, dim, batch, share of a class, optimiser, rate, steps.
+PAPERS = {
+    ("npair_angular", "cars196"): ("googlenet", 512, 128, "npair", "sgd", 1e-4, 20_000),
+    ("npair_angular", "cub200"): ("googlenet", 512, 128, "npair", "sgd", 1e-5, 20_000),
+    ("npair", "cub200"): ("googlenet", 64, 120, "npair", "adam", 1e-4, 20_000),
+    ("npair", "sop"): ("googlenet", 512, 120, "npair", "adam", 1e-4, 20_000),
+    ("raw_vthm", "cub200"): ("bn_inception", 512, 120, 5, "adam", 1e-5, 10_000),
+    ("raw_vthm", "sop"): ("bn_inception", 512, 120, 4, "adam", 1e-5, 10_000),
+    ("nra", "cub200"): ("googlenet", 512, 128, 8, "sgd", 1e-4, 20_000),
+    ("nra", "cars196"): ("googlenet", 512, 128, 8, "sgd", 5e-4, 20_000),
+    ("nra", "sop"): ("googlenet", 512, 128, 4, "sgd", 1e-3, 20_000),
+    ("ranked_list", "cub200"): ("bn_inception", 512, 180, 3, "sgd", 1e-3, 10_000),
+    ("ranked_list", "cars196"): ("bn_inception", 512, 180, 3, "sgd", 1e-2, 10_000),
+    ("ranked_list", "sop"): ("bn_inception", 512, 180, 3, "sgd", 1e-2, 16_000),
+}
+SIZES = {"cub200": (200, 11_788), "cars196": (196, 16_170), "sop": (22_634, 120_053)}
+
+
+@pytest.mark.parametrize(("name", "benchmark"), PAPERS)
+def test_recipes_say_what_their_papers_say(name, benchmark):
+    classes, examples = SIZES[benchmark]
+    data = from_features(torch.zeros(examples, 1), torch.arange(examples) % classes)
+    recipe = recipe_for(name, data)
+    share = "npair" if recipe["sampler"] == "npair" else recipe["per_class"]
+    facts = [recipe[key] for key in ("model", "dim", "batch_size")]
+    assert (*facts, share, *(recipe[key] for key in ("optimizer", "rate", "steps"))) == PAPERS[name, benchmark]
+    assert "on" not in recipe
+
+
+def test_what_is_said_comes_before_the_recipe_and_the_recipe_before_the_defaults():
+    settings = resolve("ranked_list", {"model": Unsaid("resnet50"), "rate": 0.5}, pictures())
+    assert (settings.model, settings.rate, settings.per_class) == ("bn_inception", 0.5, 3)
+    assert resolve("ranked_list", {"model": "resnet50"}, pictures()).model == "resnet50"
+    # A loss's options and a model's sizes do not outlive it; the same one said again keeps them.
+    assert resolve("ranked_list", {"loss": "raw"}, pictures()).loss_options == {}
+    assert resolve("ranked_list", {"loss": "ranked_list"}, pictures()).loss_options["alpha"] == 1.2
+    assert resolve("ranked_list", {"model": "resnet50"}, pictures()).size is None
+    assert resolve(None, {}, vectors()).model == "mlp"
+    assert resolve("ranked_list", {}, vectors()).model == "mlp"
+
+
+def test_an_embedder_that_is_made_decides_for_itself(tmp_path):
+    with pytest.raises(TypeError, match="dim was decided when the embedder was made; leave it out"):
+        training.train(vectors(), tmp_path, model=dropping(), dim=4)
+    embedder = dropping()
+    before = {name: value.clone() for name, value in embedder.state_dict().items()}
+    run = training.train(vectors(), tmp_path, model=embedder, recipe="raw_vthm", batch_size=10, steps=2)
+    assert all(torch.equal(before[name], value) for name, value in embedder.state_dict().items())
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    assert (settings["dim"], settings["normalize"]) == (6, True)
+    assert run.embedder.width == 6
+
+
+def test_settings_become_plain_data_with_objects_described():
+    settings = Settings(loss=losses.MarginLoss(learn_beta=True), model=dropping(), augment={"area": (0.2, 1.0)})
+    data = plain(settings)
+    assert json.loads(json.dumps(data)) == data
+    assert data["loss"] == "MarginLoss(margin=0.2, mining=DistanceWeighted(cutoff=0.5, far=1.4, seed=0))"
+    assert set(data) == {each.name for each in dataclasses.fields(Settings)}

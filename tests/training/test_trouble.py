@@ -1,0 +1,109 @@
+"""What goes wrong is said in one sentence: losses that are no numbers, disks that are full, folders in use."""
+
+import resource
+
+import pytest
+import torch
+
+from training_tools import events, start, vectors
+from tuplet import losses, training
+
+QUICK = {"loss": "raw", "steps": 8, "batch_size": 12, "per_class": 3, "dim": 5, "checkpoint_every": 2}
+
+
+class Broken(losses.RAWLoss):
+    """A loss that is no number at its fourth call."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.calls, self.how = 0, how
+
+    def value(self, view):
+        self.calls += 1
+        value = super().value(view)
+        if self.calls < 4:
+            return value
+        if self.how == "gradient":
+            return value + (0 * view.queries).sqrt().sum()
+        return value * float(self.how)
+
+
+@pytest.mark.parametrize(("how", "said"), [("nan", "the loss is nan"), ("inf", "the loss is inf")])
+def test_a_loss_that_is_no_number_stops_with_step_cause_and_files(how, said, tmp_path):
+    with pytest.raises(FloatingPointError, match=f"step 4: {said}; the embeddings are up to 1 long") as caught:
+        training.train(vectors(), tmp_path, **{**QUICK, "loss": Broken(how)})
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert "of the arrays in memory" in sentence
+    assert sentence.endswith("and 7 more, listed in events.jsonl")
+    (failure,) = events(tmp_path, "failure")
+    assert failure["step"] == 4
+    assert len(failure["files"]) == 12
+    # What was good is kept.
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["progress"]["step"] == 2
+    assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
+
+
+def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path):
+    with pytest.raises(
+        FloatingPointError, match=r"step 4: the loss is .*only its gradient is not finite: lower the rate"
+    ):
+        training.train(vectors(), tmp_path, **{**QUICK, "loss": Broken("gradient"), "checkpoint_every": 1})
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["progress"]["step"] == 3
+    assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
+
+
+def test_a_rate_that_is_too_high_is_named(tmp_path):
+    options = {**QUICK, "loss": "npair", "normalize": False, "optimizer": "sgd", "rate": 1e12, "steps": 50}
+    with pytest.raises(FloatingPointError, match=r"lower the rate from 1e\+12, or set warmup or clip"):
+        training.train(vectors(), tmp_path, **options)
+
+
+FULL = """
+import resource, sys, torch
+from training_tools import vectors
+from training.test_trouble import QUICK
+from tuplet import training
+torch.set_num_threads(1)
+data = vectors()
+training.train(data, sys.argv[1], **{**QUICK, "steps": 2})
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    training.train(data, sys.argv[1], **QUICK)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("limit", "file"), [(2000, "checkpoint.pt"), (200, "run.json")])
+def test_a_full_disk_is_said_in_one_sentence_and_harms_nothing(limit, file, tmp_path):
+    """A limit on the size of files stands for the disk: writing fails in the middle of one."""
+    child = start(FULL, tmp_path, limit)
+    printed, errors = child.communicate(timeout=120)
+    assert child.returncode == 0, errors
+    assert printed.count("\n") == 1
+    assert f"{tmp_path / file} could not be written" in printed
+    assert "make room, then call again to go on" in printed
+    assert training.train(vectors(), tmp_path, **QUICK).metrics["step"] > 0
+    assert [event["step"] for event in events(tmp_path, "train")] == [2, 8]
+
+
+def test_limits_are_those_of_the_child_alone():
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_one_folder_holds_one_run_at_a_time(tmp_path):
+    folder = training.folder.RunFolder(tmp_path)
+    with folder.locked(), pytest.raises(BlockingIOError, match="is in use by another run; wait for it or give another"):
+        training.train(vectors(), tmp_path, **QUICK)
+    training.train(vectors(), tmp_path, **QUICK)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="is a file; give a folder for the run"):
+        training.train(vectors(), tmp_path / "file", **QUICK)
+    with pytest.raises(FileNotFoundError, match="does not exist; give a folder, a tar, a table"):
+        training.train(tmp_path / "nowhere", tmp_path / "run", **QUICK)
