@@ -12,8 +12,19 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+SESSION = """
+import doctest as _doctest
+_test = _doctest.DocTestParser().get_doctest({block!r}, globals(), {page!r}, None, 0)
+_runner = _doctest.DocTestRunner(optionflags=_doctest.ELLIPSIS | _doctest.NORMALIZE_WHITESPACE)
+assert not _runner.run(_test, clear_globs=False).failed
+globals().update(_test.globs)
+"""
+
+
 def blocks(page):
-    return BLOCK.findall(page.read_text())
+    """The code of a page; a block with prompts also checks the answers that it shows."""
+    found = BLOCK.findall(page.read_text())
+    return [SESSION.format(block=block, page=page.name) if ">>>" in block else block for block in found]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
@@ -22,7 +33,7 @@ def test_code_blocks_run(page, tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page)))
     run = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_reference_is_built_from_the_docstrings(tmp_path):

@@ -19,19 +19,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuplet import data, evaluation, losses, mining, models, reports, rows, sampling, search, training
     from tuplet.models import load
     from tuplet.training import train
 
 __version__ = "0.1.0"
-__all__ = ["load", "train"]
 
+__all__ = [
+    "data",
+    "evaluation",
+    "load",
+    "losses",
+    "mining",
+    "models",
+    "reports",
+    "rows",
+    "sampling",
+    "search",
+    "train",
+    "training",
+]
 _CALLS = {"load": "models", "train": "training"}
-_ROOMS = {"data", "sampling", "models", "rows", "mining", "losses", "evaluation", "training", "search", "reports"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _CALLS:
         return getattr(import_module(f"tuplet.{_CALLS[name]}"), name)
-    if name in _ROOMS:
+    if name in __all__:
         return import_module(f"tuplet.{name}")
     raise AttributeError(f"module 'tuplet' has no attribute {name!r}")

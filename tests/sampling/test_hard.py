@@ -1,4 +1,4 @@
-"""Hard negative class mining against a literal version of 001, section 3.2.1."""
+"""Hard negative class mining against a literal version of Sohn 2016, section 3.2.1."""
 
 import numpy as np
 import pytest

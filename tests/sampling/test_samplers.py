@@ -78,7 +78,7 @@ def test_class_balanced_repeats_only_in_classes_that_are_too_small(sizes, per_cl
 
 
 def test_n_by_m_batches_keep_the_batch_and_trade_classes_for_examples():
-    """001, section 4.4: N/2 classes with four examples instead of N with two."""
+    """Sohn 2016, section 4.4: N/2 classes with four examples instead of N with two."""
     labels = labels_of([12] * 30)
     for classes, per_class in ((12, 2), (6, 4), (3, 8)):
         for batch in sampling.ClassBalancedSampler(labels, classes, per_class):

@@ -10,7 +10,7 @@ from tuplet.evaluation.inputs import Vectors, as_vectors, one_of
 
 
 def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = None) -> Tensor:
-    """Levels of one model (L, M and H of paper 004) or several models as one embedding: (N, d₁ + d₂ + …).
+    """Levels of one model (L, M and H of the ranked list paper) or several models as one embedding: (N, d₁ + d₂ + …).
 
     Each part is multiplied by √w, so that dot products and squared distances of the whole are the weighted sums
     Σ w·(that of the part). Parts come as they are; give unit vectors where each should count by its weight alone.
@@ -29,7 +29,7 @@ def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
     """Several views of each example (flips, crops) as one vector, to be compared with metric="dot".
 
     The dot product of two such vectors is the similarity averaged over all combinations of a view of the one and a view
-    of the other (paper 001, section 4), since the mean of all u·v is mean(u)·mean(v). With `cosine` each view is made
+    of the other (Sohn 2016, section 4), since the mean of all u·v is mean(u)·mean(v). With `cosine` each view is made
     unit first; the mean is left as it is, for making it unit would no longer be that average.
 
     >>> average_views([torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 3.0]])])

@@ -24,7 +24,7 @@ def identification(
     A probe whose label is in the gallery is genuine, any other is an impostor. `rank1`: the share of genuine probes
     whose nearest member has their label. `dir_at_far`: the share of genuine probes for which that holds and whose
     score is above the threshold that at most the share `far` of the impostors exceed with their nearest member.
-    (Paper 001, section 4.3, after Best-Rowden et al. 2014.) Ties count against the system. `dir_at_far` is None where
+    (Sohn 2016, section 4.3, after Best-Rowden et al. 2014.) Ties count against the system. `dir_at_far` is None where
     there is no impostor to set a threshold.
 
     >>> gallery, probes = [[0.0], [10.0]], [[0.2], [9.0], [5.5], [14.0]]
@@ -56,7 +56,7 @@ def recognition(
     metric: str = "euclidean",
     device: torch.device | str | None = None,
 ) -> float:
-    """Accuracy of the k-nearest-neighbour classifier (paper 001, section 4.1): a majority vote of the k nearest.
+    """Accuracy of the k-nearest-neighbour classifier (Sohn 2016, section 4.1): a majority vote of the k nearest.
 
     Without a gallery each example is classified by all the others. Ties count against the system: of equally near
     members those of other classes vote first, and a vote that only ties is lost.

@@ -11,7 +11,7 @@ from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
 from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query
 from tuplet.evaluation.verification import verification
 
-# The numbers of negatives of paper 001, table 1.
+# The numbers of negatives in table 1 of Sohn 2016.
 VRF_NEGATIVES = (1, 71)
 
 

@@ -1,4 +1,4 @@
-"""Are two of a kind? Verification among negatives (paper 001), over folds of pairs (LFW), and by error rates."""
+"""Are two of a kind? Verification among negatives (Sohn 2016), over folds of pairs (LFW), and by error rates."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def verification(
     metric: str = "euclidean",
     device: torch.device | str | None = None,
 ) -> dict[str, float | int]:
-    """VRF of paper 001: how often a positive is nearer to the query than all of n negatives from n other classes.
+    """VRF of Sohn 2016: how often a positive is nearer to the query than all of n negatives from n other classes.
 
     Each query that has a positive is one trial: one of its positives, n of the other classes and one example of each
     are drawn with equal chances, as a function of the seed and the query's position alone. A tie is a failure.

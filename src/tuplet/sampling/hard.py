@@ -1,4 +1,4 @@
-"""Hard negative class mining (001, section 3.2.1)."""
+"""Hard negative class mining (Sohn 2016, section 3.2.1)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Unpack

@@ -12,7 +12,8 @@ from tuplet.sampling.rounds import Rounds
 class ClassBalancedSampler(ClassSampler):
     """`classes` classes with `per_class` examples each, one class after the other.
 
-    The C×K batches of 002 and 004, and the N×M batches of 001, section 4.4. A class that is smaller than `per_class`
+    The C×K batches of the Unified view and the ranked list paper, and the N×M batches of Sohn 2016, section 4.4.
+    A class that is smaller than `per_class`
     repeats its examples, each as often as the others or once more.
 
     >>> sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], classes=2, per_class=3)
@@ -42,7 +43,7 @@ class ClassBalancedSampler(ClassSampler):
 
 
 class NPairSampler(ClassBalancedSampler):
-    """Two examples of each of `pairs` classes: query and positive, next to each other (001, section 3.2).
+    """Two examples of each of `pairs` classes: query and positive, next to each other (Sohn 2016, section 3.2).
 
     >>> batch = next(iter(NPairSampler([7, 7, 7, -1, -1, 3, 3, 3], pairs=3)))
     >>> len(batch), len(set(batch))
@@ -54,7 +55,9 @@ class NPairSampler(ClassBalancedSampler):
 
 
 class NGroupSampler(ClassSampler):
-    """Uniform n-group batches (003): `groups` classes of `per_group` examples, and more where classes are small.
+    """Uniform n-group batches: `groups` classes of `per_group` examples, and more where classes are small.
+
+    (Schall et al. 2019, section III.)
 
     A class gives `per_group` examples, or all it has if it has fewer; classes are added until the batch holds
     exactly groups · per_group examples. No example is repeated in a batch. Where one place is left, the last class with
