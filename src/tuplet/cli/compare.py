@@ -8,6 +8,7 @@ import typer
 from tuplet import training
 from tuplet.cli import show
 from tuplet.cli.options import with_settings
+from tuplet.cli.places import usable_device
 from tuplet.reports.metrics import described
 
 #: What is shown beside Recall@K; comparison.json has all.
@@ -33,6 +34,7 @@ def _compare(
       tuplet compare glyphs multi_similarity triplet npair --recipe demo
       tuplet compare cub200.csv ranked_list raw_vthm nra --steps 2000 --weights resnet50.safetensors
     """
+    usable_device(settings.get("device"))
     found = training.compare(data, losses, range(seeds), out=out, recipe=recipe, **settings)
     shown = described(found["rows"][0]["mean"])
     measured = [name for name in shown if name.startswith("recall_at_") or name in _OTHERS]

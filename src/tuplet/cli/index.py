@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import typer
 
 from tuplet import search
@@ -35,7 +34,7 @@ def index(
       tuplet index runs/birds cub200.csv --split test -o birds.index
       tuplet index runs/birds photos/ -o http://milvus:19530#birds
     """
-    embedder = embedder_of(model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    embedder = embedder_of(model, device)
     try:
         things = search.open(out, embedder)
     except FileNotFoundError:

@@ -15,10 +15,24 @@ def embedder_of(folder: Path, device: str | None = None) -> Embedder:
     """The embedder in a folder, or the best one of the run in it; on a GPU where there is one, unless told."""
     for place in (folder, folder / "best"):
         if (place / CONFIG).is_file():
-            return models.load(place).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            return models.load(place).to(usable_device(device))
     if not folder.exists():
         raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or one that Embedder.save wrote")
     raise FileNotFoundError(f"{folder} holds no embedder and no run that has saved one; make one with tuplet train")
+
+
+def usable_device(name: str | None) -> str:
+    """The device of that name, if this machine has it; without a name a GPU, or else the CPU.
+
+    >>> usable_device("cpu")
+    'cpu'
+    """
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"the device {device!r} cannot be used here: {error}".split("\n")[0]) from error
+    return device
 
 
 def run_of(folder: Path) -> dict[str, Any] | None:

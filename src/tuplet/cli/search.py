@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from tuplet import search as searching
-from tuplet.cli.places import embedder_of
+from tuplet.cli.places import embedder_of, usable_device
 from tuplet.cli.show import table
 from tuplet.data.decode import read_image
 from tuplet.search.looking import contact_sheet, query_views
@@ -39,7 +38,7 @@ def search(
       tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
     """
     things = searching.open(index, None if model is None else embedder_of(model))
-    things.embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    things.embedder.to(usable_device(device))
     conditions: dict[str, Any] = _conditions(where) | ({"label": list(label)} if label else {})
     queries = query_views(things, photographs, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}

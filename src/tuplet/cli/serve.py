@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from tuplet import search
-from tuplet.cli.places import embedder_of
+from tuplet.cli.places import embedder_of, usable_device
 from tuplet.search.server import serve as run
 
 
@@ -34,5 +33,5 @@ def serve(
     """
     things = search.open(index, None if model is None else embedder_of(model))
     if things.has_model:
-        things.embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        things.embedder.to(usable_device(device))
     run(things, host, port, token)

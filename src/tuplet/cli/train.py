@@ -10,6 +10,7 @@ import tuplet
 from tuplet import reports
 from tuplet.cli.evaluate import print_metrics
 from tuplet.cli.options import with_settings
+from tuplet.cli.places import usable_device
 
 
 def _train(
@@ -39,6 +40,7 @@ def _train(
       torchrun --nproc-per-node 2 -m tuplet train photos/ --precision bfloat16
     """
     folder = out or Path("runs") / (Path(data).name.split(".")[0] or "data")
+    usable_device(settings.get("device"))
     run = tuplet.train(data, folder, recipe=recipe, resume=resume, **settings)
     if os.environ.get("RANK", "0") != "0":
         return

@@ -1,0 +1,220 @@
+"""What goes wrong in a user's hands is one sentence and an exit code that means something, never a traceback."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from commands import SMALL, environment, refused, succeeded, tuplet, typed
+from report_runs import draw_folder
+from tuplet.cli.trouble import said_plainly
+
+NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Pictures, a run on them, and much that is not as it should be."""
+    place = tmp_path_factory.mktemp("trouble")
+    draw_folder(place / "photos", NAMES)
+    draw_folder(place / "one", NAMES[:1])
+    draw_folder(place / "two", NAMES[:2])
+    draw_folder(place / "broken", NAMES[:4])
+    (place / "broken/bee/3.png").write_bytes((place / "broken/bee/3.png").read_bytes()[:60])
+    (place / "empty").mkdir()
+    (place / "list.csv").write_text("file,label\nphotos/ant/0.png,1\n")
+    succeeded(tuplet("train", "photos", "--out", "run", *SMALL, cwd=place))
+    shutil.copytree(place / "run/best", place / "damaged")
+    os.truncate(place / "damaged/model.safetensors", 100)
+    shutil.copytree(place / "run", place / "swapped")
+    about = json.loads((place / "swapped/best/embedder.json").read_text())
+    about["config"]["dim"] = 16
+    (place / "swapped/best/embedder.json").write_text(json.dumps(about))
+    return place
+
+
+TRAIN = ("train", "photos", "--out", "new", *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train", "nowhere"), "nowhere does not exist; give a folder"),
+        (("train", "empty"), "empty holds no images; expected folders, one a class"),
+        (("train", "one", *SMALL), "the data have 1 class: 'ant'"),
+        (("train", "two", *SMALL), "training needs two classes of two examples or more, and there are 1"),
+        (("train", "broken", *SMALL), "3.png cannot be read"),
+        (("train", "list.csv"), "list.csv has no column 'path'; its columns are file, label"),
+        ((*TRAIN, "--batch-size", "64"), "choose a batch_size of 16 or less"),
+        ((*TRAIN, "--loss", "tripplet"), "there is no loss 'tripplet'; did you mean 'triplet'?"),
+        ((*TRAIN, "--recipe", "ranked"), "there is no recipe 'ranked'; did you mean 'ranked_list'?"),
+        ((*TRAIN, "--loss-options", "bets=3"), "has no option 'bets'; did you mean 'beta'?"),
+        ((*TRAIN, "--rate", "-1"), "rate is -1"),
+        ((*TRAIN, "--weights", "nowhere.pt"), "'nowhere.pt' are neither a file nor a name"),
+        ((*TRAIN, "--device", "cuda:99"), "the device 'cuda:99' cannot be used here"),
+        (("train", "photos", "--out", "list.csv", *SMALL), "list.csv is a file; give a folder"),
+        (("train", "photos", "--out", "run", *SMALL, "--dim", "16"), "run holds a run with dim=8, not 16"),
+        (("train", "photos", "--out", "run", *SMALL, "--model", "mlp"), "mlp takes"),
+        (("evaluate", "nowhere"), "nowhere does not exist; give the folder of a run"),
+        (("evaluate", "empty"), "empty holds no embedder and no run"),
+        (("evaluate", "damaged", "photos"), "model.safetensors is damaged"),
+        (("evaluate", "swapped"), "swapped/best"),
+        (("evaluate", "run/best"), "knows no data; name them"),
+        (("evaluate", "run", "one"), "the data have 1 class"),
+        (("embed", "run", "nowhere", "--out", "v.npz"), "nowhere does not exist; give pictures"),
+        (("embed", "run", "empty", "--out", "v.npz"), "empty holds no pictures"),
+        (("embed", "run", "broken", "--out", "v.npz"), "3.png cannot be read"),
+        (("report", "nowhere"), "the run folder nowhere does not exist"),
+        (("report", "photos"), "photos has no run.json, so it holds no finished run"),
+        (("compare", "photos", "tripplet", *SMALL), "there is no loss 'tripplet'"),
+        (("losses", "lifted_structur"), "did you mean 'lifted_structure'?"),
+        (("data", "nowhere"), "nowhere does not exist"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_one_sentence(place, words, sentence):
+    done = typed(*words, cwd=place)
+    assert done.exit_code == 1, done.output
+    assert "Traceback" not in done.output
+    said = [line for line in done.stderr.splitlines() if not line.startswith("tuplet: warning: ")]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("tuplet: ")
+    assert sentence in said[0]
+    assert not (place / "v.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("trian", "photos"), "No such command 'trian'. Did you mean 'train'?"),
+        (("train",), "Missing argument 'DATA'"),
+        ((*TRAIN, "--batchsize", "3"), "--batch-size"),
+        ((*TRAIN, "--batch_size", "3"), "--batch-size"),
+        ((*TRAIN, "--steps", "many"), "--steps is 'many'; it must be INT: how many batches"),
+        ((*TRAIN, "--optimizer", "lion"), "--optimizer is 'lion'; it must be sgd|adam|adamw"),
+        ((*TRAIN, "--loss-options", "beta"), "write name=value"),
+        ((*TRAIN, "--loss-options", "{beta"), "--loss-options is no valid JSON"),
+        (("embed", "run", "photos", "--out", "v.txt"), "its ending must be one of .npy, .npz, .safetensors, .parquet"),
+        (("evaluate", "run", "--on", "half"), "'half' is not one of 'test', 'train', 'all'"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_code_2(place, words, sentence):
+    done = typed(*words, cwd=place)
+    assert done.exit_code == 2, done.output
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.output
+
+
+def test_a_process_says_the_same(place):
+    assert "nowhere does not exist" in refused(tuplet("train", "nowhere", cwd=place))
+    done = tuplet("train", "photos", "--stepz", "3", cwd=place)
+    assert done.returncode == 2
+    assert "--steps" in done.stderr
+
+
+def test_warnings_are_lines_of_their_own(place):
+    done = typed("train", "photos", "--model", "resnet50", "--steps", "1", "--dim", "0", cwd=place)
+    assert done.exit_code == 1
+    done = typed("train", "photos", "--out", "warned", *SMALL, "--loss", "npair", "--normalize", "true", cwd=place)
+    assert done.exit_code == 0, done.output
+    assert "tuplet: warning: NPairLoss gets unit vectors" in done.stderr
+    assert ".py" not in done.stderr
+
+
+def test_data_with_unreadable_files_are_described_and_code_1(place):
+    done = typed("data", "broken", cwd=place)
+    assert done.exit_code == 1
+    assert "1 of 24 pictures cannot be read:" in done.output
+    assert "broken/bee/3.png" in done.output
+
+
+def small_files(limit):
+    """Let a process write files of this many bytes at most, as on a disk that is full."""
+
+    def apply():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("train", "photos", "--out", "full", *SMALL), "full/"),
+        (("report", "run"), "run/report.html"),
+        (("embed", "run", "photos", "--out", "full.npz"), "full.npz"),
+    ],
+    ids=["train", "report", "embed"],
+)
+def test_a_disk_that_is_full(place, words, file):
+    before = (place / "run/report.html").read_bytes()
+    said = refused(tuplet(*words, cwd=place, preexec_fn=small_files(1000)))
+    assert f"{file}" in said
+    assert "could not be written" in said
+    assert "make room" in said
+    assert not list(place.glob("**/*.part"))
+    assert (place / "run/report.html").read_bytes() == before
+
+
+def test_a_real_file_system_that_is_full(place):
+    """The same on a file system of 64 KiB, where the kernel lets a test have one."""
+    files = " ".join(["photos"] * 40)
+    script = (
+        f"mount -t tmpfs -o size=64k none {place}/empty || exit 77; "
+        f"exec {sys.executable} -m tuplet embed run {files} --out empty/v.npz"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no file system of its own for a test here: {done.stderr.strip()}")
+    said = refused(done)
+    assert "empty/v.npz could not be written" in said
+    assert "No space left on device" in said
+
+
+def stopped_after(place, words, file):
+    """Run a command until a file appears or changes, press ctrl-C, and give back its code and what it said."""
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    command = [sys.executable, "-m", "tuplet", *words]
+    process = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True, env=environment())
+    until = time.monotonic() + 60
+    while (not file.exists() or file.stat().st_mtime_ns == before) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_ctrl_c_is_code_130_and_the_same_command_goes_on(place):
+    words = ("train", "photos", "--out", "stopped", *SMALL, "--steps", "100000", "--checkpoint-every", "5")
+    words += ("--log-every", "1")
+    for _ in range(2):
+        code, said = stopped_after(place, words, place / "stopped/checkpoint.pt")
+        assert code == 130
+        assert said == "tuplet: stopped; the same command goes on where a run was last saved\n"
+    events = [json.loads(line) for line in (place / "stopped/events.jsonl").read_text().splitlines()]
+    steps = [event["step"] for event in events if event["event"] == "train"]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) >= 10
+
+
+def test_the_programs_own_errors_keep_their_traceback():
+    def broken():
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        said_plainly(broken)()
