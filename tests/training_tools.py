@@ -81,7 +81,15 @@ CASES = {
     ),
     "proxies": lambda: (
         vectors(),
-        {"loss": "proxy_anchor", "dim": 6, "levels": "H", "batch_size": 12, "per_class": 3, "precision": "bfloat16"},
+        {
+            "loss": "proxy_anchor",
+            "dim": 6,
+            "levels": "H",
+            "batch_size": 12,
+            "per_class": 3,
+            "precision": "bfloat16",
+            "schedule": "constant",
+        },
     ),
 }
 EVERY = {"steps": 36, "evaluate_every": 7, "checkpoint_every": 3, "log_every": 4, "device": "cpu"}

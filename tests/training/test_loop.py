@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from safetensors.torch import load_file
 import tuplet
 from training_tools import dropping, events, pictures, same, vectors, weights
 from tuplet import data, evaluation, losses, models, training
+from tuplet.training.network import make_embedder
 
 QUICK = {"loss": "raw", "steps": 6, "batch_size": 12, "per_class": 3, "dim": 5, "evaluate_every": 2, "log_every": 2}
+QUICK["schedule"] = "constant"
 SMALL = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
 
 
@@ -21,7 +24,7 @@ def test_the_folder_holds_everything_about_the_run(tmp_path):
     run = tuplet.train(source, tmp_path, recipe="demo", resize=12, stored_size=12, rate=0.01, **QUICK, **SMALL)
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["tuplet"] == tuplet.__version__
-    assert (about["recipe"], about["settings"]["rate"], about["settings"]["schedule"]) == ("demo", 0.01, "cosine")
+    assert (about["recipe"], about["settings"]["rate"], about["settings"]["schedule"]) == ("demo", 0.01, "constant")
     assert about["settings"]["normalize"] is True  # decided, not left open
     assert about["settings"]["sampler"] == "class_balanced"
     trained = events(tmp_path, "train")
@@ -66,7 +69,7 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
 
 
 def test_training_learns_what_matters_for_classes_that_it_has_not_seen(tmp_path):
-    hard = vectors(classes=40, each=8, dim=20, nuisance=3.0)
+    hard = vectors(classes=40, each=8, dim=20, nuisance=2.0)
     run = training.train(hard, tmp_path, loss="multi_similarity", steps=150, batch_size=40, dim=8, rate=1e-3)
     _, test = hard.split()
     before = evaluation.recall_at_k(test.features, test.labels)[1]
@@ -118,6 +121,16 @@ def test_frozen_batchnorm_stays_as_it_starts(tmp_path):
         assert moved["backbone.module.1.weight"] == (frozen is not True)
     with pytest.raises(ValueError, match="has BatchNorm, whose statistics would be those of a piece"):
         training.train(vectors(), tmp_path / "pieces", model=net(), piece_size=4, **options)
+
+
+def test_batchnorm_is_frozen_by_default_where_weights_are_given():
+    known = training.Settings(model="efficientnet_lite0", weights="efficientnet_lite0_imagenet")
+    for settings, frozen in ((known, True), (replace(known, frozen_batchnorm=False), False)):
+        embedder, decided = make_embedder(settings, losses.RAWLoss(), pictures())
+        assert embedder.frozen_batchnorm == decided.frozen_batchnorm == frozen
+    with pytest.warns(UserWarning, match="random weights"):
+        _, decided = make_embedder(replace(known, weights=None), losses.RAWLoss(), pictures())
+    assert decided.frozen_batchnorm is False
 
 
 def test_pieces_train_as_the_whole_does(tmp_path):

@@ -65,13 +65,10 @@ def test_pictures_and_vectors_need_models_that_take_them(tmp_path):
         training.train(pictures(), tmp_path, model="convnet", model_options={"size": 12}, augment={"mirrored": 1.0})
 
 
-def test_every_option_is_described_and_documented():
+def test_every_option_is_documented_as_it_is():
     page = DOCS.read_text()
     for option in describe_options():
-        assert option.about
-        assert f"| `{option.name}` |" in page, f"{option.name} is missing from docs/training.md"
-    documented = re.findall(r"^\| `(\w+)` \| .* \| .* \|$", page, re.MULTILINE)
-    assert set(documented) >= {option.name for option in describe_options()}
+        assert f"| `{option.name}` | `{option.default!r}` | {option.about} |" in page
 
 
 @pytest.mark.parametrize("name", training.RECIPES)

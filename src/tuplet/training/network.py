@@ -30,8 +30,9 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
             f"{embedder.config.architecture} takes {takes} and the data are {has}; choose another model, such as "
             f"{'mlp' if data.features is not None else 'resnet50'}"
         )
-    if settings.frozen_batchnorm:
-        embedder.freeze_batchnorm(affine=settings.frozen_batchnorm is True)
+    frozen = settings.weights is not None if settings.frozen_batchnorm is None else settings.frozen_batchnorm
+    if frozen:
+        embedder.freeze_batchnorm(affine=frozen is True)
     embedder.train()
     if settings.piece_size is not None and _learns_statistics(embedder):
         raise ValueError(
@@ -40,7 +41,12 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
         )
     config, pictures = embedder.config, embedder.preprocessing
     settings = replace(
-        settings, dim=config.dim, levels=config.levels, pooling=config.pooling, normalize=config.normalize
+        settings,
+        dim=config.dim,
+        levels=config.levels,
+        pooling=config.pooling,
+        normalize=config.normalize,
+        frozen_batchnorm=frozen,
     )
     if pictures is not None:
         settings = replace(settings, size=pictures.size, resize=pictures.resize, fit=pictures.how)

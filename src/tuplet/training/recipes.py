@@ -29,6 +29,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "momentum": 0.9,  # left open
         "rate": 1e-4,
         "head_rate": 10.0,
+        "schedule": "constant",
         "steps": 20_000,
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
@@ -49,6 +50,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "optimizer": "adam",
         "rate": 1e-4,  # cross-validated, and not printed
         "head_rate": 10.0,
+        "schedule": "constant",
         "steps": 20_000,
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
@@ -75,6 +77,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "optimizer": "adam",
         "rate": 1e-5,
         "head_rate": 1.0,
+        "schedule": "constant",
         "steps": 10_000,  # left open
         "evaluate_every": 500,
         "checkpoint_every": 500,
@@ -97,6 +100,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "momentum": 0.9,
         "rate": 1e-4,
         "head_rate": 1.0,
+        "schedule": "constant",
         "steps": 20_000,  # left open
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
@@ -121,6 +125,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "weight_decay": 1e-5,
         "rate": 1e-2,
         "head_rate": 10.0,
+        "schedule": "constant",
         "steps": 10_000,
         "evaluate_every": 500,
         "checkpoint_every": 500,

@@ -29,14 +29,14 @@ class Settings:
     """
 
     # The loss
-    loss: Annotated[str | RowLoss, "a loss by name (see training.LOSSES), or a loss object"] = "multi_similarity"
+    loss: Annotated[str | RowLoss, "a loss by name (`training.LOSSES`), or a loss object"] = "multi_similarity"
     loss_options: Annotated[Mapping[str, Any], "the hyper-parameters of a named loss; mining by name too"] = field(
         default_factory=dict
     )
     # The network
-    model: Annotated[str | Embedder, "a backbone by name, or an embedder from models.create"] = "resnet50"
+    model: Annotated[str | Embedder, "a backbone by name, or an embedder from `models.create`"] = "resnet50"
     weights: Annotated[str | None, "where a named backbone starts: a file or a known name; None is random"] = None
-    model_options: Annotated[Mapping[str, Any], "the backbone's own options, such as hidden=[512] of an mlp"] = field(
+    model_options: Annotated[Mapping[str, Any], "the backbone's own options, such as `hidden` of an mlp"] = field(
         default_factory=dict
     )
     dim: Annotated[int | None, "the length of a level's embedding; None is the backbone's features"] = 512
@@ -44,24 +44,25 @@ class Settings:
     pooling: Annotated[Pooling, "how a map becomes a vector"] = "mean"
     normalize: Annotated[
         bool | Literal["eval"] | None,
-        "unit length: always, never, or outside training (eval); None is what the loss is defined on",
+        "unit length always, never, or outside training only; None is what the loss is defined on",
     ] = None
     frozen_batchnorm: Annotated[
-        bool | Literal["statistics"], "keep BatchNorm as it starts: all of it, or its running statistics alone"
-    ] = False
+        bool | Literal["statistics"] | None,
+        "keep BatchNorm as it starts, all of it or its running statistics alone; None does where weights are given",
+    ] = None
     # Pictures
     size: Annotated[int | None, "the side of a crop in pixels; None is what the weights were trained with"] = None
     resize: Annotated[int | None, "the side that pictures are resized to before the crop; None likewise"] = None
     fit: Annotated[Fit | None, "which side `resize` means; None likewise"] = None
-    augment: Annotated[Mapping[str, Any], "other options of data.Augment, such as mirror or area"] = field(
+    augment: Annotated[Mapping[str, Any], "other options of `data.Augment`, such as mirror or area"] = field(
         default_factory=dict
     )
     stored_size: Annotated[int | None, "the side of the decoded pictures that are kept; None is `resize`"] = None
     unreadable: Annotated[Literal["stop", "skip"], "what to do about a picture that cannot be read"] = "stop"
     cache_folder: Annotated[str | None, "where to keep decoded pictures for the next run; None is memory"] = None
-    cache_on_device: Annotated[bool | None, "keep all examples on the device; None is where they fill half of it"] = (
-        None
-    )
+    cache_on_device: Annotated[
+        bool | None, "keep all examples on the device; None does where half of its memory holds them"
+    ] = None
     # Batches
     sampler: Annotated[
         SamplerName | None,
@@ -70,10 +71,10 @@ class Settings:
     batch_size: Annotated[
         int | None, "examples of a batch, all processes together; None is 120, or fewer where classes are few"
     ] = None
-    per_class: Annotated[int, "examples of a class in a batch, for class_balanced and ngroup"] = 4
+    per_class: Annotated[int, "examples of a class in a batch, of class_balanced and ngroup"] = 4
     candidates: Annotated[int, "how many classes hard_class chooses from"] = 200
-    piece_size: Annotated[int | None, "pass the network in pieces of this size, for batches that do not fit"] = None
-    memory: Annotated[int, "how many past embeddings the batch is compared with beside itself"] = 0
+    piece_size: Annotated[int | None, "how many examples of a process pass the network at once; None is all"] = None
+    memory: Annotated[int, "how many past embeddings each batch is compared with beside itself"] = 0
     memory_start: Annotated[int, "the step at which the memory is first used"] = 0
     # The optimiser
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], "the rule by which weights move"] = "adamw"
@@ -82,7 +83,7 @@ class Settings:
     loss_rate: Annotated[float, "times the rate: the rate of what the loss learns, proxies and β"] = 100.0
     momentum: Annotated[float, "of sgd"] = 0.9
     weight_decay: Annotated[float, "of matrices; biases, scales and the loss's parameters do not decay"] = 0.0
-    schedule: Annotated[Literal["constant", "cosine", "step"], "how the rate falls"] = "constant"
+    schedule: Annotated[Literal["constant", "cosine", "step"], "how the rate falls"] = "cosine"
     warmup: Annotated[int, "steps over which the rate rises from zero"] = 0
     decay_every: Annotated[int | None, "steps after which `step` lowers the rate, again and again"] = None
     decay_factor: Annotated[float, "what `step` multiplies the rate by"] = 0.1
@@ -95,7 +96,7 @@ class Settings:
     precision: Annotated[Literal["float32", "bfloat16", "float16"], "the type that the network computes in"] = "float32"
     compile: Annotated[bool, "compile the network with torch.compile"] = False
     validation: Annotated[float, "the share of the training classes that chooses the best; 0 is the test split"] = 0.0
-    evaluate_every: Annotated[int, "steps between evaluations; the last step is always one"] = 100
+    evaluate_every: Annotated[int, "steps between evaluations; the last step always is one"] = 100
     patience: Annotated[int | None, "stop after this many evaluations without a better one"] = None
     checkpoint_every: Annotated[int, "steps between checkpoints, from which a killed run goes on"] = 100
     log_every: Annotated[int, "steps between lines of events.jsonl"] = 10
