@@ -197,3 +197,9 @@ def test_bad_options_get_one_sentence(options, message):
 def test_an_index_of_the_wrong_length_gets_one_sentence():
     with pytest.raises(ValueError, match="index has 3 entries for 4 images"):
         Augment(size=8)(pictures(4), torch.arange(3), 0)
+
+
+@pytest.mark.parametrize("area", ["0.25:1", 0.25, (0.5,), (0.5, 0.2), (0, 1)])
+def test_an_area_that_is_no_pair_of_shares_gets_a_sentence(area):
+    with pytest.raises(ValueError, match=r"^area is .*; it must be two shares in order"):
+        Augment(area=area)

@@ -20,6 +20,11 @@ _PARTS = np.stack([np.outer(np.ones(3), _GREY), np.eye(3) - np.outer(np.ones(3),
 _DRAWS = 14
 
 
+def _two_numbers(value: object) -> bool:
+    """Whether this is a pair of numbers; what a command line or a file gives may be anything."""
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(x, int | float) for x in value)
+
+
 @dataclass(frozen=True)
 class Augment:
     """Random crop, mirror image, colour jitter and erasing.
@@ -57,10 +62,10 @@ class Augment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.area is not None and not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"area is {self.area}; it must be two shares in order, above 0 and up to 1")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"ratio is {self.ratio}; it must be two positive numbers in order")
+        if self.area is not None and not (_two_numbers(self.area) and 0 < self.area[0] <= self.area[1] <= 1):
+            raise ValueError(f"area is {self.area!r}; it must be two shares in order, above 0 and up to 1")
+        if not (_two_numbers(self.ratio) and 0 < self.ratio[0] <= self.ratio[1]):
+            raise ValueError(f"ratio is {self.ratio!r}; it must be two positive numbers in order")
         for name in ("mirror", "brightness", "contrast", "saturation", "erase"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")

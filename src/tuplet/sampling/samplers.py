@@ -13,8 +13,7 @@ class ClassBalancedSampler(ClassSampler):
     """`classes` classes with `per_class` examples each, one class after the other.
 
     The C×K batches of the Unified view and the ranked list paper, and the N×M batches of Sohn 2016, section 4.4.
-    A class that is smaller than `per_class`
-    repeats its examples, each as often as the others or once more.
+    A class that is smaller than `per_class` repeats its examples, each as often as the others or once more.
 
     >>> sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], classes=2, per_class=3)
     >>> [len(batch) for batch in sampler]
