@@ -180,23 +180,35 @@ def test_queries_look_into_a_gallery_where_the_data_have_one(tmp_path):
     assert run.metrics["recall_at_1"] == expected
 
 
-def test_a_folder_of_pictures_with_files_that_cannot_be_read(tmp_path):
-    """Stopped by default, with the file's name; on request left out, and the vectors know which examples they are."""
-    photos, source = tmp_path / "photos", pictures(classes=6, each=5)
+@pytest.fixture
+def photos(tmp_path):
+    """Thirty pictures of six classes as files."""
+    folder, source = tmp_path / "photos", pictures(classes=6, each=5)
     for i in range(len(source)):
-        place = photos / f"class {source.labels[i]}"
+        place = folder / f"class {source.labels[i]}"
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(source.images[i].permute(1, 2, 0).numpy()).save(place / f"{i:02}.png")
-    broken = [photos / "class 0" / "01.png", photos / "class 4" / "22.png"]
-    for path in broken:
+    return folder
+
+
+def test_files_that_cannot_be_read_stop_the_run_or_are_left_out(photos, tmp_path):
+    """With the file's name; and the vectors know which examples they are."""
+    for path in (photos / "class 0" / "01.png", photos / "class 4" / "22.png"):
         path.write_bytes(b"no picture")
     options = {**QUICK, **SMALL, "batch_size": 6, "cache_folder": tmp_path / "cache"}
-    with pytest.raises(ValueError, match=r"22\.png"):
+    with pytest.raises(ValueError, match=r"01\.png"):
         training.train(photos, tmp_path / "run", **options)
     with pytest.warns(UserWarning, match="1 of 15 images were skipped"):
         training.train(photos, tmp_path / "run", unreadable="skip", **options)
     saved = load_file(tmp_path / "run" / "vectors.safetensors")
     assert sorted(saved["indices"].tolist()) == [i for i in range(15, 30) if i != 22]
+
+
+def test_decoded_or_cached_the_pictures_train_the_same_weights(photos, tmp_path):
+    options = {**QUICK, **SMALL, "loss": "proxy_anchor", "batch_size": 6, "cache_folder": tmp_path / "cache"}
+    for name in ("decoded", "cached"):
+        training.train(photos, tmp_path / name, **options)
+    assert same(weights(tmp_path / "decoded"), weights(tmp_path / "cached"))
 
 
 def test_small_classes_are_named_before_training(tmp_path, recwarn):

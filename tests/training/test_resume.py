@@ -110,7 +110,7 @@ def test_an_interruption_at_any_place_goes_on_bit_for_bit(case, moment, tmp_path
 
 def test_a_finished_run_is_returned_and_not_trained_again(tmp_path, monkeypatch):
     first = go("proxies", tmp_path)
-    monkeypatch.setattr(loop.Loop, "train", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(training.run, "assemble", lambda *_: pytest.fail("decoded and trained again"))
     again = go("proxies", tmp_path)
     assert again.metrics == first.metrics
     assert same(first.embedder.state_dict(), again.embedder.state_dict())
@@ -185,11 +185,53 @@ def test_resuming_leaves_the_log_of_a_later_moment_out(tmp_path):
 
 
 def test_beginning_again_clears_the_earlier_run_and_nothing_else(tmp_path):
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / "photo.jpg").write_text("mine")
     go("proxies", tmp_path, steps=3)
-    assert (tmp_path / "best" / "photo.jpg").exists()
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "best.9").mkdir()
     go("proxies", tmp_path, steps=6, resume=False)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "best.9").exists()
     assert [event["step"] for event in events(tmp_path, "train")] == [4, 6]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "photo.jpg").write_text("mine")
+    with pytest.raises(FileExistsError, match="best is there and belongs to no run; give another folder"):
+        go("proxies", tmp_path, steps=3)
+    assert (tmp_path / "best" / "photo.jpg").read_text() == "mine"
+
+
+@pytest.mark.parametrize("moment", ["write_checkpoint", "crown", "rename"])
+def test_the_best_embedder_is_the_one_that_the_checkpoint_speaks_of(moment, tmp_path, monkeypatch):
+    """Killed around a checkpoint, and then not as good again, as may be on a GPU."""
+    scores = {7: 0.3, 14: 0.9}
+    monkeypatch.setattr(loop, "recalls", lambda *_: {"recall_at_1": scores[state[0]]})
+    state, count = [7], {"write_checkpoint": 5, "crown": 2, "rename": 2}[moment]
+    evaluate, owner = loop.Loop._evaluate, training.folder.os if moment == "rename" else training.folder.RunFolder
+    original = getattr(owner, moment)
+
+    def at_step(self):
+        state[0] = self.state.progress.step
+        return evaluate(self)
+
+    def break_off(*arguments):
+        nonlocal count
+        count -= 1
+        if count == 0:
+            raise Interruption
+        return original(*arguments)
+
+    monkeypatch.setattr(loop.Loop, "_evaluate", at_step)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, moment, break_off)
+        with pytest.raises(Interruption):
+            go("proxies", tmp_path, steps=16)
+    whole = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]
+    scores |= {14: 0.2, 16: 0.1}
+    run = go("proxies", tmp_path, steps=16)
+    committed = moment != "write_checkpoint"
+    assert whole["best_step"] == run.metrics["step"] == (14 if committed else 7)
+    go("proxies", tmp_path / "clean", steps=14 if committed else 7)
+    assert same(weights(tmp_path, "best"), weights(tmp_path / "clean", "last"))
+    assert not list(tmp_path.glob("best.*"))

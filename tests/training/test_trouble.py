@@ -7,8 +7,17 @@ import torch
 
 from training_tools import events, start, vectors
 from tuplet import losses, training
+from tuplet.training.events import Events
 
-QUICK = {"loss": "raw", "steps": 8, "batch_size": 12, "per_class": 3, "dim": 5, "checkpoint_every": 2}
+QUICK = {
+    "loss": "raw",
+    "steps": 8,
+    "batch_size": 12,
+    "per_class": 3,
+    "dim": 5,
+    "checkpoint_every": 2,
+    "schedule": "constant",
+}
 
 
 class Broken(losses.RAWLoss):
@@ -30,7 +39,9 @@ class Broken(losses.RAWLoss):
 
 @pytest.mark.parametrize(("how", "said"), [("nan", "the loss is nan"), ("inf", "the loss is inf")])
 def test_a_loss_that_is_no_number_stops_with_step_cause_and_files(how, said, tmp_path):
-    with pytest.raises(FloatingPointError, match=f"step 4: {said}; the embeddings are up to 1 long") as caught:
+    with pytest.raises(
+        FloatingPointError, match=f"step 4: {said}; the embeddings are finite and of unit length"
+    ) as caught:
         training.train(vectors(), tmp_path, **{**QUICK, "loss": Broken(how)})
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -47,7 +58,7 @@ def test_a_loss_that_is_no_number_stops_with_step_cause_and_files(how, said, tmp
 
 def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path):
     with pytest.raises(
-        FloatingPointError, match=r"step 4: the loss is .*only its gradient is not finite: lower the rate"
+        FloatingPointError, match=r"step 4: the loss is .*; only its gradient is not finite: lower the rate"
     ):
         training.train(vectors(), tmp_path, **{**QUICK, "loss": Broken("gradient"), "checkpoint_every": 1})
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
@@ -90,8 +101,16 @@ def test_a_full_disk_is_said_in_one_sentence_and_harms_nothing(limit, file, tmp_
     assert [event["step"] for event in events(tmp_path, "train")] == [2, 8]
 
 
-def test_limits_are_those_of_the_child_alone():
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+def test_a_disk_that_is_too_full_for_the_log_is_said_in_one_sentence(tmp_path):
+    log = Events(tmp_path, 0, 0)
+    log.write("train", step=1, loss=0.5)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"events.jsonl could not be written .*make room, then call again to go on"):
+            log.write("train", step=2, loss=0.4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_one_folder_holds_one_run_at_a_time(tmp_path):

@@ -1,12 +1,13 @@
-"""The parts of a run, put together from its settings: the same ones, from the same seed, in every process."""
+"""A run put together: first what is decided without reading a picture, then the parts that move."""
 
 from dataclasses import replace
 
 import torch
 
 from tuplet.data import Dataset
+from tuplet.models import Embedder
 from tuplet.training.average import Average
-from tuplet.training.examples import Examples, embed, make_examples
+from tuplet.training.examples import Examples, Split, embed, make_examples, split_examples
 from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
@@ -16,19 +17,26 @@ from tuplet.training.settings import Settings
 from tuplet.training.state import State
 
 
-def assemble(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Examples, State]:
-    """The settings with everything decided that was left open, the examples, and the moving parts."""
+def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Split, Embedder]:
+    """The settings with everything decided that was left open, who trains and who tests, and the embedder."""
     torch.manual_seed(settings.seed)
     probe = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
     embedder, settings = make_embedder(settings, probe, data)
     warn_of_length(probe, embedder.config.normalize)
-    embedder.to(team.device)
+    split = split_examples(data, settings)
     settings = replace(settings, sampler=settings.sampler or usual_sampler(probe), device=str(team.device))
+    if settings.batch_size is None:
+        settings = replace(settings, batch_size=usual_batch_size(settings, data.select(split.train)))
+    return settings, split, embedder.to(team.device)
 
-    examples = make_examples(data, settings, embedder.preprocessing, team.device)
+
+def assemble(data: Dataset, settings: Settings, split: Split, embedder: Embedder, team: Team) -> tuple[Examples, State]:
+    """The decoded examples and the moving parts: the same ones in every process."""
+    examples = make_examples(data, split, settings, embedder.preprocessing, team.device)
     trained = examples.train
-    settings = replace(settings, batch_size=settings.batch_size or usual_batch_size(settings, trained.data))
     sampler = make_sampler(settings, trained.data, lambda which: embed(embedder, trained.store, which))
+    # Whether pictures were decoded or cached, proxies start alike.
+    torch.manual_seed(settings.seed)
     objective = Objective(settings, embedder.widths, len(trained.data.classes), largest_class(settings))
     objective.to(team.device)
     state = State(
@@ -41,7 +49,7 @@ def assemble(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, E
     )
     # From here on each process draws numbers of its own: dropout is to differ between them.
     torch.manual_seed(settings.seed + team.rank)
-    return settings, examples, state
+    return examples, state
 
 
 def largest_class(settings: Settings) -> int | None:

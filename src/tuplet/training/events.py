@@ -7,6 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tuplet.training.folder import told
+
 
 class Events:
     """Appends one JSON object a line to a file. A checkpoint holds the log's length, to which a resumed run cuts it.
@@ -20,7 +22,8 @@ class Events:
     """
 
     def __init__(self, folder: Path, length: int, step: int) -> None:
-        self._file = (folder / "events.jsonl").open("ab")
+        self.path = folder / "events.jsonl"
+        self._file = self.path.open("ab", buffering=0)
         self._file.truncate(length)
         self._board = _tensorboard(folder, step)
 
@@ -29,12 +32,15 @@ class Events:
         # JSON has no word for what is not a number.
         facts = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}
         line = json.dumps({"event": event, "step": step, **facts}, ensure_ascii=False)
-        self._file.write(f"{line}\n".encode())
-        self._file.flush()
+        told(self.path, lambda: self._append(f"{line}\n".encode()))
         if self._board is not None:
             for name, value in facts.items():
                 if isinstance(value, int | float):
                     self._board.add_scalar(f"{event}/{name}", value, step)
+
+    def _append(self, line: bytes) -> None:
+        while line:
+            line = line[self._file.write(line) :]
 
     def sync(self) -> int:
         """Wait until everything is on the disk; the length of the log."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,14 @@ from tuplet.models.backbone import evaluating
 from tuplet.progress import track
 from tuplet.training.published import recall_ks
 from tuplet.training.settings import Settings, nearest
+
+
+class Split(NamedTuple):
+    """The places in a dataset of the examples that train, that choose the best and that are tested on."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,30 +74,38 @@ def embed(embedder: Embedder, store: Store, which: range | list[int], batch_size
     return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
 
-def make_examples(data: Dataset, settings: Settings, prepared: Preprocessing | None, device: torch.device) -> Examples:
-    """Split a dataset by its classes, or as it comes, and decode each part."""
-    numbered = Dataset(data.labels, data.class_names, features=torch.arange(len(data))[:, None], splits=data.splits)
-    train, test = numbered.split()
+def split_examples(data: Dataset, settings: Settings) -> Split:
+    """Split a dataset as it comes or by its classes, and some training classes off where they are to choose the best.
+
+    >>> from tuplet.data import from_features
+    >>> split_examples(from_features(torch.eye(4), [0, 0, 1, 1]), Settings()).test
+    tensor([2, 3])
+    """
+    places = torch.arange(len(data))[:, None]
+    train, test = Dataset(data.labels, data.class_names, features=places, splits=data.splits).split()
+    validation = test
     if settings.validation:
         train, validation = train.split(1 - settings.validation, settings.seed)
-    else:
-        validation = test
+    return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
 
-    def part(chosen: Dataset, dense: bool = False) -> Part:
-        assert chosen.features is not None
-        indices = chosen.features[:, 0]
-        size = None if prepared is None else settings.stored_size or prepared.resize
-        store = load(data.select(indices), size, settings.cache_folder, on_error=settings.unreadable)
-        indices = indices[[i not in store.skipped for i in range(len(indices))]]
-        # One proxy a class: the labels that are trained on count from 0.
-        store = replace(store, data=store.data.dense()) if dense else store
-        return Part(_placed(store, settings.cache_on_device, device), indices)
 
-    tested = part(test)
+def make_examples(
+    data: Dataset, split: Split, settings: Settings, prepared: Preprocessing | None, device: torch.device
+) -> Examples:
+    """Decode each part of a dataset."""
+    size = None if prepared is None else settings.stored_size or prepared.resize
+
+    def part(places: Tensor) -> Part:
+        store = load(data.select(places), size, settings.cache_folder, on_error=settings.unreadable)
+        readable = [i not in store.skipped for i in range(len(places))]
+        return Part(_placed(store, settings.cache_on_device, device), places[readable])
+
+    train, test = part(split.train), part(split.test)
     return Examples(
-        train=part(train, dense=True),
-        validation=part(validation) if settings.validation else tested,
-        test=tested,
+        # One proxy a class: the labels that are trained on count from 0.
+        train=replace(train, store=replace(train.store, data=train.data.dense())),
+        validation=part(split.validation) if settings.validation else test,
+        test=test,
         augment=None if prepared is None else _augment(prepared, settings),
         ks=recall_ks(data),
     )

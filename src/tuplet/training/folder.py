@@ -51,12 +51,22 @@ class RunFolder:
                 raise BlockingIOError(f"{self.path} is in use by another run; wait for it or give another") from error
             yield
 
-    def clear(self) -> None:
-        """Remove an earlier run. Only where there is one: a folder named "best" may be somebody's photographs."""
-        if (self.path / "run.json").is_file():
+    def begin(self, anew: bool, best_step: int) -> None:
+        """Make ready for a run: remove an earlier one, or what a killed one had not finished."""
+        mine = (self.path / "run.json").is_file()
+        if anew and not mine:
+            for name in (*_FOLDERS, *_FILES):
+                if (self.path / name).exists():
+                    raise FileExistsError(f"{self.path / name} is there and belongs to no run; give another folder")
+        if anew:
             for name in _FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             self.remove(*_FILES)
+        elif self._candidate(best_step).exists():
+            self.crown(best_step)
+        self.remove(EVALUATION, VECTORS)
+        for unfinished in self.path.glob("best.[0-9]*"):
+            shutil.rmtree(unfinished)
 
     def remove(self, *names: str) -> None:
         """Remove files, if they are there."""
@@ -94,10 +104,25 @@ class RunFolder:
             reason = _first_line(error)
             raise ValueError(f"{path} is damaged ({reason}); train with resume=False to begin again") from error
 
-    def save_embedder(self, name: str, embedder: Embedder) -> None:
-        """Save an embedder as a folder of its own, and wait until it is on the disk."""
-        place = self.path / name
-        _told(place, lambda: embedder.save(place))
+    def save_last(self, embedder: Embedder) -> None:
+        """Save the latest embedder."""
+        self._save(embedder, self.path / "last")
+
+    def save_candidate(self, embedder: Embedder, step: int) -> None:
+        """Save an embedder that will be the best as soon as a checkpoint says so."""
+        self._save(embedder, self._candidate(step))
+
+    def crown(self, step: int) -> None:
+        """Put the candidate of a step in the place of the best."""
+        shutil.rmtree(self.path / "best", ignore_errors=True)
+        os.rename(self._candidate(step), self.path / "best")
+        _sync(self.path)
+
+    def _candidate(self, step: int) -> Path:
+        return self.path / f"best.{step}"
+
+    def _save(self, embedder: Embedder, place: Path) -> None:
+        told(place, lambda: embedder.save(place))
         for path in (*place.iterdir(), place):
             _sync(path)
 
@@ -106,6 +131,15 @@ class RunFolder:
         if team.leads:
             embedder.load_state_dict(read_embedder(self.path / name)[1])
         team.align(embedder)
+
+
+def told(path: Path, write: Callable[[], object]) -> None:
+    """Write, or say in one sentence that the disk is full, or whatever else it is."""
+    try:
+        write()
+    except (OSError, SafetensorError) as error:
+        reason = _first_line(error)
+        raise OSError(f"{path} could not be written ({reason}); make room, then call again to go on") from error
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -119,21 +153,12 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """
     aside = path.with_name(f"{path.name}.part")
     try:
-        _told(path, lambda: write(aside))
+        told(path, lambda: write(aside))
         _sync(aside)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     _sync(path.parent)
-
-
-def _told(path: Path, write: Callable[[], object]) -> None:
-    """Write, or say in one sentence that the disk is full, or whatever else it is."""
-    try:
-        write()
-    except (OSError, SafetensorError) as error:
-        reason = _first_line(error)
-        raise OSError(f"{path} could not be written ({reason}); make room, then call again to go on") from error
 
 
 def _sync(path: Path) -> None:

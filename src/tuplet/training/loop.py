@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -85,11 +85,12 @@ class Loop:
                 last = progress.step == settings.steps
                 if last or progress.step % settings.log_every == 0:
                     self._log(rate, gradient)
+                better = False
                 if last or progress.step % settings.evaluate_every == 0:
                     with half:
-                        self._evaluate()
-                if finished(progress, settings) or progress.step % settings.checkpoint_every == 0:
-                    self._checkpoint()
+                        better = self._evaluate()
+                if better or finished(progress, settings) or progress.step % settings.checkpoint_every == 0:
+                    self._checkpoint(better)
 
     def evaluate_best(self) -> None:
         """Every metric of the best embedder on the test split, and its vectors."""
@@ -127,8 +128,8 @@ class Loop:
             )
         progress.losses, progress.busy = [], 0.0
 
-    def _evaluate(self) -> None:
-        """Measure what there is, and keep it if it is the best so far."""
+    def _evaluate(self) -> bool:
+        """Measure what there is; whether it is the best so far."""
         state, progress, part = self.state, self.state.progress, self.examples.validation
         vectors = vectors_of(state.result, part, self.team)
         found = self.team.from_leader(recalls(vectors, part.data, self.examples.ks) if self.team.leads else {})
@@ -138,15 +139,24 @@ class Loop:
             progress.best, progress.best_step = found["recall_at_1"], progress.step
         if self.events is not None:
             self.events.write("evaluation", step=progress.step, **found)
-            for name in ("last", "best") if better else ("last",):
-                self.folder.save_embedder(name, state.result)
+            self.folder.save_last(state.result)
+        return better
 
-    def _checkpoint(self) -> None:
-        """Keep everything, so that a run that is killed goes on from here."""
+    def _checkpoint(self, best: bool) -> None:
+        """Keep everything, so that a run that is killed goes on from here, and with it the embedder if it is the best.
+
+        The best takes its place after the checkpoint that speaks of it: whenever a run is killed, the two agree.
+        """
+        progress = self.state.progress
+        if self.events is not None:
+            progress.log_length = self.events.sync()
+            if best:
+                self.folder.save_candidate(self.state.result, progress.step)
         saved = self.state.save(self.team)
         if self.events is not None:
-            self.state.progress.log_length = self.events.sync()
-            self.folder.write_checkpoint({**saved, "progress": asdict(self.state.progress), "identity": self.identity})
+            self.folder.write_checkpoint({**saved, "identity": self.identity})
+            if best:
+                self.folder.crown(progress.step)
 
     def _stop(self, batch: Batch, embeddings: Tensor, loss: float) -> NoReturn:
         """Say at which step, on which files and probably why the loss is no number; the checkpoint before it stays."""

@@ -46,7 +46,7 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
         levels=config.levels,
         pooling=config.pooling,
         normalize=config.normalize,
-        frozen_batchnorm=frozen,
+        frozen_batchnorm=frozen or embedder.frozen_batchnorm,
     )
     if pictures is not None:
         settings = replace(settings, size=pictures.size, resize=pictures.resize, fit=pictures.how)

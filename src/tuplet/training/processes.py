@@ -3,8 +3,9 @@
 import atexit
 import gc
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tuplet.progress import silent
 from tuplet.rows import Ranks
 
 T = TypeVar("T")
@@ -39,6 +41,16 @@ class Team:
     def gpus(self) -> list[torch.device]:
         """The GPU of this process, if it has one."""
         return [self.device] if self.device.type == "cuda" else []
+
+    @contextmanager
+    def one_voice(self) -> Iterator[None]:
+        """Progress and warnings from the first process alone."""
+        if self.leads:
+            yield
+            return
+        with silent(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
 
     def from_leader(self, value: T) -> T:
         """The first process's value, in all of them."""
@@ -91,7 +103,13 @@ def join(device: str | None) -> Team:
 
     The processes stay together until they end: torch cannot reliably form their group a second time.
     """
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    there = torch.cuda.is_available()
+    try:
+        chosen = torch.device(device or ("cuda" if there else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"device is {device!r}, which torch does not know; use cpu, cuda or cuda:1") from error
+    if chosen.type == "cuda" and not there:
+        raise ValueError(f"device is {device!r} and torch finds no GPU here; use cpu, or leave it out")
     if chosen.type == "cuda":
         own = int(os.environ.get("LOCAL_RANK", 0)) if chosen.index is None else chosen.index
         chosen = torch.device("cuda", own)

@@ -10,11 +10,16 @@ from torch import nn
 from tuplet.data import Dataset
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
+from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
+from tuplet.training.sampler import usual_sampler
 from tuplet.training.settings import Settings, check_names
 
 #: What belongs to a loss or a model, and goes when a recipe's own is replaced by another.
-_BELONGINGS = {"loss": ("loss_options", "normalize"), "model": ("weights", "model_options", "size", "resize", "fit")}
+_BELONGINGS = {
+    "loss": ("loss_options", "normalize"),
+    "model": ("weights", "model_options", "size", "resize", "fit", "stored_size"),
+}
 #: What an embedder that is made already has decided.
 _DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "normalize", "size", "resize", "fit")
 
@@ -26,17 +31,23 @@ class Unsaid(str):
 def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Settings:
     """Defaults, then the recipe, then what was said.
 
-    What a recipe says of its own loss or model goes with them when another one is named. Feature vectors are
-    trained with an mlp unless another model is said.
+    What a recipe says of its own loss or model goes with them when another one is named, and so does its sampler where
+    the other loss needs pairs or triplets. Feature vectors are trained with an mlp unless another model is said.
     """
     check_names(said)
     said = {k: _as_text(v) for k, v in said.items() if not isinstance(v, Unsaid)}
+    chosen = {} if recipe is None else recipe_for(recipe, data)
     if data.features is not None:
         said.setdefault("model", "mlp")
-    chosen: dict[str, Any] = {} if recipe is None else dict(recipe_for(recipe, data))
+        chosen.pop("levels", None)
     for name, belongings in _BELONGINGS.items():
         if name in said and said[name] != chosen.get(name):
             chosen = {k: v for k, v in chosen.items() if k not in belongings}
+    if (
+        "loss" in said
+        and usual_sampler(make_loss(said["loss"], said.get("loss_options", {}), 1, 1)) != "class_balanced"
+    ):
+        chosen.pop("sampler", None)
     if isinstance(said.get("model"), Embedder):
         for name in _DECIDED:
             if name in said:

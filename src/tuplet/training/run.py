@@ -14,22 +14,22 @@ from tuplet import data as data_room
 from tuplet.data import Dataset
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
-from tuplet.training.assemble import assemble
+from tuplet.training.assemble import assemble, decide
 from tuplet.training.events import Events
 from tuplet.training.examples import facts
-from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
+from tuplet.training.folder import EVALUATION, RunFolder
 from tuplet.training.loop import Loop, finished
 from tuplet.training.processes import Team, join
 from tuplet.training.resolve import Unsaid, plain, resolve
 from tuplet.training.settings import Settings
-from tuplet.training.state import refuse_another_run, shapes
+from tuplet.training.state import Progress, refuse_another_run, shapes
 
 _USUAL_MODEL = Unsaid("resnet50")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: the best embedder, its metrics on the test split, and the folder that holds everything."""
+    """A finished run: the best embedder, on the device of the training; its metrics on the test split; the folder."""
 
     embedder: Embedder
     metrics: dict[str, Any]
@@ -80,35 +80,32 @@ def train(
     }
     team = join(settings.device)
     # The caller's random numbers are left as they were.
-    with torch.random.fork_rng(team.gpus):
-        run = _run(opened, out, settings, about, resume, team)
+    with team.one_voice(), torch.random.fork_rng(team.gpus):
+        run = _run(opened, RunFolder(out), settings, about, resume, team)
     # A process that ended while others still talk to it would leave them waiting.
     team.meet()
     return run
 
 
-def _run(
-    data: Dataset, out: str | os.PathLike[str], settings: Settings, about: dict[str, Any], resume: bool, team: Team
-) -> Run:
-    settings, examples, state = assemble(data, settings, team)
-    identity = {"settings": plain(settings), "data": facts(data), "model": shapes(state.embedder)}
-    folder = RunFolder(out)
+def _run(data: Dataset, folder: RunFolder, settings: Settings, about: dict[str, Any], resume: bool, team: Team) -> Run:
+    settings, split, embedder = decide(data, settings, team)
+    identity = {"settings": plain(settings), "data": facts(data), "model": shapes(embedder)}
     with folder.locked() if team.leads else nullcontext():
         saved = team.from_leader(folder.read_checkpoint() if team.leads and resume else None)
         if saved is not None:
             refuse_another_run(saved["identity"], identity, folder.path)
-            state.restore(saved, team)
-        progress = state.progress
+        progress = Progress() if saved is None else Progress(**saved["progress"])
         if not team.from_leader(finished(progress, settings) and folder.read_json(EVALUATION) is not None):
+            examples, state = assemble(data, settings, split, embedder, team)
             events = None
             if team.leads:
-                if saved is None:
-                    folder.clear()
-                folder.remove(EVALUATION, VECTORS)
+                folder.begin(saved is None, progress.best_step)
                 folder.write_json("run.json", {**about, "settings": identity["settings"]})
                 events = Events(folder.path, progress.log_length, progress.step)
+            if saved is not None:
+                state.restore(saved, team)
             loop = Loop(settings, examples, state, folder, events, team, identity)
             loop.train()
             loop.evaluate_best()
-        folder.load_embedder("best", state.embedder, team)
-        return Run(state.embedder.eval(), team.from_leader(folder.read_json(EVALUATION) or {}), folder.path)
+        folder.load_embedder("best", embedder, team)
+        return Run(embedder.eval(), team.from_leader(folder.read_json(EVALUATION) or {}), folder.path)

@@ -4,7 +4,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
@@ -106,29 +106,26 @@ class Settings:
             value = getattr(self, option.name)
             if not _fits(value, option.hint):
                 raise TypeError(f"{option.name} is {value!r}; it must be {option.kind}: {option.about}")
-        for names, low, high in _LIMITS:
+        for names, allowed, words in _LIMITS:
             for name in names.split():
                 value = getattr(self, name)
-                # Written so that NaN, which compares with nothing, is refused too.
-                if value is not None and not low <= value <= high:
-                    limits = f"at least {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
-                    raise ValueError(f"{name} is {value}; it must be {limits}")
+                if value is not None and not allowed(value):
+                    raise ValueError(f"{name} is {value}; it must be {words}")
         if self.schedule == "step" and self.decay_every is None:
             raise ValueError("schedule='step' needs decay_every, the number of steps after which the rate falls")
         if isinstance(self.loss, RowLoss) and self.loss_options:
             raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 
 
-_TINY = 1e-12
-_LIMITS = (
-    ("size resize stored_size dim per_class piece_size decay_every steps", 1, math.inf),
-    ("evaluate_every checkpoint_every log_every patience", 1, math.inf),
-    ("batch_size candidates", 2, math.inf),
-    ("memory memory_start warmup seed weight_decay", 0, math.inf),
-    ("rate head_rate loss_rate decay_factor clip", _TINY, 1e12),
-    ("momentum average validation", 0, 1 - _TINY),
+_COUNTS = "size resize stored_size dim per_class piece_size decay_every steps"
+# NaN compares with nothing, so it is within no limits.
+_LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (f"{_COUNTS} evaluate_every checkpoint_every log_every patience", lambda x: x >= 1, "at least 1"),
+    ("batch_size candidates", lambda x: x >= 2, "at least 2"),
+    ("memory memory_start warmup seed weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
+    ("rate head_rate loss_rate decay_factor clip", lambda x: 0 < x < math.inf, "above 0"),
+    ("momentum average validation", lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
-
 
 #: What other libraries call them.
 _ELSEWHERE = {"lr": "rate", "learning_rate": "rate", "epochs": "steps", "embedding_size": "dim", "ema": "average"}

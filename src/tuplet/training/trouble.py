@@ -1,8 +1,8 @@
 """What to say when a loss or a gradient is no number any more."""
 
 from collections.abc import Sequence
+from math import isfinite
 
-import torch
 from torch import Tensor
 
 from tuplet.models import Embedder
@@ -18,10 +18,12 @@ def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, los
         if settings.precision == "float16":
             return "the network's output is not finite, as float16 overflows above 65,504: use bfloat16"
         return f"the network's output is not finite: {slower}"
+    if isfinite(loss):
+        return f"only its gradient is not finite: {slower}"
+    if embedder.config.normalize is True:
+        return "the embeddings are finite and of unit length, so it comes from the loss itself: look at its options"
     longest = float(embeddings.norm(dim=1).max())
-    if not torch.isfinite(torch.tensor(loss)):
-        return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
-    return f"the loss is {loss:.3g} and only its gradient is not finite: {slower}"
+    return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
 
 
 def complaint(step: int, loss: float, cause: str, files: Sequence[str]) -> str:
