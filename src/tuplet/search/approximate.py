@@ -1,6 +1,6 @@
 """Approximate search through faiss, with its recall measured against the exact one before it may answer.
 
-faiss proposes candidates; the evaluator's exact scores order them, so a score is the same whichever way it was found.
+faiss proposes candidates; their scores in float64 order them, so a score is the same whichever way it was found.
 Rows added after building are searched exactly beside it, and what was deleted or filtered out is not proposed.
 """
 
@@ -24,6 +24,8 @@ KINDS = ("hnsw", "ivf_pq")
 CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
 SAMPLE = 256
+#: Two ways to the same score in float64 may differ by so much of it.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     for effort in _efforts(kind, built):
         about = Approximate(kind, file, len(snapshot.rows), effort, 0.0, seconds)
         scores, _ = search(snapshot, built, about, queries, 10, snapshot.alive if snapshot.manifest.deleted else None)
-        reached = float((scores >= tenth).mean())
+        reached = float((scores >= tenth - ROUNDING * abs(tenth)).mean())
         if reached >= recall:
             break
     else:

@@ -56,21 +56,25 @@ class Found(Sequence[list[Hit]]):
 def rescored(
     queries: np.ndarray, rows: np.ndarray, vectors: np.ndarray, metric: str, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best k of each query's candidate rows by the evaluator's exact scores; of equals the lower row first.
+    """The best k of each query's candidate rows by their scores in float64; of equals the lower row first.
 
     Candidates (queries, c) are padded with −1, which come last with a score of −∞.
     """
-    count, width = rows.shape
-    present = rows >= 0
-    everywhere = bool(present.all())
-    members = torch.from_numpy(vectors[(rows if everywhere else rows.clip(0)).reshape(-1)]).double()
-    repeated = torch.from_numpy(queries.repeat(width, 0)).double()
-    exact = direct(repeated, members, metric).view(count, width).numpy()
-    if not everywhere:
-        exact[~present] = -np.inf
-    order = np.lexsort((rows, -exact))[:, :k]
-    each = np.arange(count)[:, None]
-    return similarity(torch.from_numpy(exact[each, order]), metric).numpy(), rows[each, order]
+    # NumPy rather than torch: the threads of torch's OpenMP and those of faiss's would fight for the cores.
+    members = vectors[rows.clip(0)].astype(np.float64)
+    wanted = queries.astype(np.float64)
+    if metric == "euclidean":
+        members -= wanted[:, None]
+        scores = -np.sqrt(np.einsum("ncd,ncd->nc", members, members))
+    else:
+        scores = np.einsum("nd,ncd->nc", wanted, members)
+    if metric == "cosine":
+        lengths = np.sqrt(np.einsum("ncd,ncd->nc", members, members)) * np.linalg.norm(wanted, axis=1)[:, None]
+        scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
+    scores[rows < 0] = -np.inf
+    order = np.lexsort((rows, -scores))[:, :k]
+    each = np.arange(len(rows))[:, None]
+    return scores[each, order], rows[each, order]
 
 
 def distinct_results(
