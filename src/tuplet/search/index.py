@@ -217,7 +217,7 @@ class Index:
                 at unit length where the metric is the cosine; or photographs.
             k: how many; fewer are found where the index or the filter holds fewer.
             where: metadata that a result must have, {"label": "bee"} or one of several, {"label": ["ant", "bee"]}.
-            distinct: leave out a result that scores this or more with one before it.
+            distinct: leave out a result that scores this or more with one before it, among the 10,000 nearest.
             exact: look at every vector even where an approximate index was built.
         """
         positive_integer(k, "k")

@@ -16,14 +16,14 @@ from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder
 from tuplet.search.filters import Where
 from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
-from tuplet.search.results import Hit, unlike
+from tuplet.search.results import FARTHEST, Hit, unlike
 
 #: What Milvus calls our metrics; its L2 is the squared distance.
 MILVUS_METRICS = {"euclidean": "L2", "cosine": "COSINE", "dot": "IP"}
 MODEL = "tuplet.model"
 ID_BYTES, PICTURE_BYTES = 1024, 65535
-#: Milvus answers with no more results than these.
-MOST = 16_384
+#: Items that one request names or brings, and results that Milvus gives at most.
+PORTION, MOST = 1_000, 16_384
 
 
 def is_milvus(uri: str) -> bool:
@@ -147,17 +147,14 @@ class MilvusIndex:
         for name in new.names:
             if len(name.encode()) > ID_BYTES:
                 raise ValueError(f"the id {name[:40]!r}… has over {ID_BYTES} bytes; Milvus takes no longer ones")
-        if not new.names:
-            return
         refuse_known(self.known(new.names))
-        rows = zip(new.names, new.vectors, new.metadata, new.pictures, strict=True)
-        self._client.insert(
-            self._name,
-            [
-                {"id": n, "vector": v, "metadata": json.loads(about), "picture": base64.b64encode(p).decode()}
-                for n, v, about, p in rows
-            ],
-        )
+        columns = zip(new.names, new.vectors, new.metadata, new.pictures, strict=True)
+        rows = [
+            {"id": n, "vector": v, "metadata": json.loads(about), "picture": base64.b64encode(p).decode()}
+            for n, v, about, p in columns
+        ]
+        for start in range(0, len(rows), PORTION):
+            self._client.insert(self._name, rows[start : start + PORTION])
 
     def delete(self, ids: str | Sequence[str]) -> None:
         """Take these out; an id that is not there is an error, and then none is taken out."""
@@ -177,7 +174,7 @@ class MilvusIndex:
             found = self._search(vectors, min(width, MOST), where, distinct is not None)
             if distinct is not None:
                 found = [self._apart(hits, distinct, k) for hits in found]
-            if distinct is None or width >= min(MOST, len(self)) or all(len(hits) == k for hits in found):
+            if distinct is None or width >= min(FARTHEST, len(self)) or all(len(hits) == k for hits in found):
                 return [[self._hit(hit) for hit in hits] for hits in found]
             width *= 4
 
@@ -187,13 +184,12 @@ class MilvusIndex:
 
     def picture(self, name: str) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""
-        rows = self._client.get(self._name, ids=[name], output_fields=["picture"])
+        rows = self._rows([name], ["picture"])
         return base64.b64decode(rows[0]["picture"]) or None if rows else None
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are in the collection."""
-        names = list(ids)
-        return {row["id"] for row in self._client.get(self._name, ids=names, output_fields=["id"])} if names else set()
+        return {row["id"] for row in self._rows(list(ids), [])}
 
     def counts(self, key: str = "label") -> dict[Any, int]:
         """How many have each value of a metadata key, the most frequent first. It reads all metadata."""
@@ -205,9 +201,14 @@ class MilvusIndex:
         pages.close()
         return dict(sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0]))))
 
+    def _rows(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
+        """Those of the items that are there."""
+        parts = [names[start : start + PORTION] for start in range(0, len(names), PORTION)]
+        return [row for part in parts for row in self._client.get(self._name, part, ["id", *fields])]
+
     def _get(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
-        rows = self._client.get(self._name, ids=names, output_fields=["id", *fields]) if names else []
-        by_name = {row["id"]: row for row in rows}
+        """All of the items, in their order; one that is missing is an error."""
+        by_name = {row["id"]: row for row in self._rows(names, fields)}
         for name in names:
             if name not in by_name:
                 raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")

@@ -13,6 +13,9 @@ from tuplet.search.snapshot import Snapshot
 #: Gives scores and rows of the n nearest, both (queries, ≤ n), nearest first; beyond what was found a row is −1.
 Look = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
+#: How many results are looked at, at most, to find some that are not near-duplicates.
+FARTHEST = 10_000
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -82,8 +85,9 @@ def distinct_results(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest of which no two score `threshold` or more with one another: of near-duplicates the nearest stays.
 
-    Looks farther until every query has k, or everything was looked at.
+    Looks farther until every query has k, or until the `FARTHEST` were looked at.
     """
+    available = min(available, max(FARTHEST, k))
     width = min(4 * k, available)
     while True:
         scores, rows = look(width)

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -122,8 +123,10 @@ class Service:
             wanted = json.loads(conditions or "{}")
         except (ValueError, RecursionError):
             wanted = None
-        if not isinstance(wanted, dict):
-            raise RefusalError(422, 'where must be a JSON object such as {"year": 2011}; send one or leave it out')
+        if not isinstance(wanted, dict) or not all(_is_condition(value) for value in wanted.values()):
+            raise RefusalError(
+                422, 'where must be a JSON object of text, numbers, booleans or lists of them: {"year": [2011, 2012]}'
+            )
         if labels:
             wanted["label"] = [value for value in await self.labels() if str(value) in labels]
         return json.dumps(wanted, sort_keys=True)
@@ -195,6 +198,11 @@ class Service:
         self.metrics.observe("tuplet_search_seconds", time.perf_counter() - begun)
         self.metrics.observe("tuplet_search_batch", len(asks))
         return [hits[place] for place in range(len(asks))]
+
+
+def _is_condition(value: Any) -> bool:
+    choices = value if isinstance(value, list) else [value]
+    return all(isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one)) for one in choices)
 
 
 def _reason(error: BaseException) -> str:
