@@ -1,5 +1,7 @@
 """`tuplet demo`."""
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -76,8 +78,19 @@ def _print_result(run: Run, baselines: dict[str, dict[str, float]], report: Path
     best = max(found["recall_at_1"] for found in baselines.values())
     gain = 100 * (run.metrics["recall_at_1"] - best)
     print(f"\nTraining gained {gain:.1f} points of Recall@1 over the better of the other two.")
-    print(f"The report is {report}: open it in a browser.\n")
-    print("Three commands to try next:")
-    print("  tuplet train PHOTOS --out my_run      # your own pictures: a folder with one folder a class")
-    print(f"  tuplet evaluate {run.folder}                  # every metric of this run")
-    print("  tuplet losses                         # what else to train with: --loss NAME")
+    print(f"The report is {report}: open it in a browser.\n\nThree commands to try next:")
+    me, folder = how_called(), run.folder
+    tries = {
+        f"{me} evaluate {folder}": "every metric of this run",
+        f"{me} train glyphs --recipe demo --loss triplet --out {folder}_triplet": "the same with another loss",
+        f"{me} train PHOTOS --out my_run": "your own pictures: a folder with one folder a class",
+    }
+    for command, about in tries.items():
+        print(f"  {command.ljust(max(map(len, tries)))}  # {about}")
+
+
+def how_called() -> str:
+    """What to type to call this program again: `make demo` calls one that is on nobody's path."""
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m tuplet"
+    return "tuplet" if shutil.which("tuplet") else sys.argv[0]
