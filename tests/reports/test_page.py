@@ -12,7 +12,7 @@ from report_runs import picture_run, write_run
 from tuplet import data as datasets
 from tuplet import reports
 
-SECTIONS = ["headline", "learning", "retrieval", "map", "worst", "typical", "confused", "weights", "settings"]
+SECTIONS = ["headline", "map", "learning", "retrieval", "worst", "typical", "confused", "weights", "settings"]
 NASTY = ("<script>alert(1)</script>", '"quoted" & co', "a'b", "Ω ≠ ω", "{brace}", "x" * 80)
 
 

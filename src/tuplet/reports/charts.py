@@ -67,8 +67,12 @@ def percent(value: float) -> str:
 
 
 def round_percent(value: float) -> str:
-    """A fraction of 1 without decimals, for the marks of a scale."""
-    return f"{100 * value:.0f}\xa0%"
+    """A fraction of 1 with no more decimals than it has, for the marks of a scale.
+
+    >>> round_percent(0.2).split(), round_percent(0.005).split()
+    (['20', '%'], ['0.5', '%'])
+    """
+    return f"{round(100 * value, 9):g}\xa0%"
 
 
 @dataclass(frozen=True)

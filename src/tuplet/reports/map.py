@@ -11,9 +11,9 @@ from tuplet.reports.pictures import thumbnails
 from tuplet.reports.projection import layout, sample
 from tuplet.reports.run import Run
 
-WIDTH, HEIGHT, MARGIN = 1080, 720, 26
+WIDTH, HEIGHT, MARGIN = 1080, 720, 28
 #: The side of a picture on the map, which the style sheet knows too, and in pixels of its own.
-SHOWN, STORED = 34, 48
+SHOWN, STORED = 40, 56
 ZOOMS = (1, 2, 4, 8)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 _MEANINGS = {
     "mean_average_precision": (
         "mAP",
-        "How well the whole list is ordered: 100 % means that all right answers come first",
+        "How well the whole list is ordered: 100\xa0% means that all right answers come first",
     ),
     "map_at_r": (
         "MAP@R",

@@ -59,9 +59,9 @@ def _parts(run: Run) -> list[str]:
     retrieval = _grid("charts", curves.recall_at_k(run), curves.similarity_histogram(similarities(run)))
     return [
         sections.headline(run),
+        section("map", "The map", sections.about_map(run, shown), _map(drawing)),
         section("learning", "How it learned", "", learning),
         section("retrieval", "What it retrieves", "", retrieval),
-        section("map", "The map", sections.about_map(run, shown), _map(drawing)),
         section(
             "worst", "The worst queries", sections.about_worst(worst), _grid("queries", query_panels(run, found, worst))
         ),
