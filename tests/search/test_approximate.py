@@ -28,13 +28,13 @@ def index(request, tmp_path_factory):
 def recall(index, queries, **options):
     truth = index.search(queries, 10, exact=True, **options)
     found = index.search(queries, 10, **options)
-    # The same scores, whichever way they were found.
+    # The same scores, whichever way they were found, but for the graph's float32.
     for scores, rows, true_scores, true_rows in zip(found.scores, found.rows, truth.scores, truth.rows, strict=True):
         known = dict(zip(true_rows.tolist(), true_scores.tolist(), strict=True))
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            assert known.get(row, score) == pytest.approx(score, rel=1e-12, abs=1e-12)
+            assert known.get(row, score) == pytest.approx(score, rel=1e-5, abs=1e-5)
         assert np.all(np.diff(scores) <= 0)
-    return float((found.scores >= truth.scores[:, -1:] - 1e-12).mean())
+    return float((found.scores >= truth.scores[:, -1:] - 1e-5).mean())
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])

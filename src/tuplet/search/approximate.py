@@ -1,7 +1,8 @@
 """Approximate search through faiss, with its recall measured against the exact one before it may answer.
 
-faiss proposes candidates; their scores in float64 order them, so a score is the same whichever way it was found.
-Rows added after building are searched exactly beside it, and what was deleted or filtered out is not proposed.
+faiss proposes candidates. Those of the graph come with scores of the vectors themselves, in float32; those of
+compressed vectors are scored again by the vectors. Rows added after building are searched exactly beside it, and what
+was deleted or filtered out is not proposed.
 """
 
 import time
@@ -16,7 +17,7 @@ from tuplet import extras
 from tuplet.progress import track
 from tuplet.search import exact
 from tuplet.search.files import flush
-from tuplet.search.results import rescored
+from tuplet.search.results import ordered, rescored
 from tuplet.search.snapshot import Snapshot
 
 KINDS = ("hnsw", "ivf_pq")
@@ -66,7 +67,8 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     reached, effort = 0.0, 0
     for effort in _efforts(kind, built):
         about = Approximate(kind, file, len(snapshot.rows), effort, 0.0, seconds)
-        scores, _ = search(snapshot, built, about, queries, 10, snapshot.alive if snapshot.manifest.deleted else None)
+        _, rows = search(snapshot, built, about, queries, 10, snapshot.alive if snapshot.manifest.deleted else None)
+        scores, _ = rescored(queries, rows, snapshot.vectors, snapshot.manifest.metric, 10)
         reached = float((scores >= tenth - ROUNDING * abs(tenth)).mean())
         if reached >= recall:
             break
@@ -92,23 +94,39 @@ def read(folder: Path, about: Approximate) -> Any:
 def search(
     snapshot: Snapshot, built: Any, about: Approximate, queries: np.ndarray, k: int, allowed: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows (n, k), as exact search gives them, of the candidates; a query without k of them is done exactly.
+    """Scores and rows (n, k) of the nearest candidates; of equals the lower row first.
 
-    Beyond those that are allowed rows are −1.
+    A query that gets fewer than k is answered exactly; beyond those that are allowed its rows are −1.
     """
-    rows = _candidates(built, about, _prepared(queries, snapshot.manifest.metric), k, allowed)
+    metric = snapshot.manifest.metric
+    scores, rows = _candidates(built, about, _prepared(queries, metric), k, allowed)
+    if about.kind == "hnsw":
+        scores = similarity(scores, metric)
+        scores[rows < 0] = -np.inf
+    else:
+        scores, rows = rescored(queries, rows, snapshot.vectors, metric, k)
     if about.rows < len(snapshot.rows):
         rest = np.zeros(len(snapshot.rows), bool)
         rest[about.rows :] = True if allowed is None else allowed[about.rows :]
         if rest.any():
-            rows = np.concatenate([rows, exact.search(snapshot, queries, k, rest)[1]], 1)
-    short = (rows >= 0).sum(1) < k
-    scores, rows = rescored(queries, rows, snapshot.vectors, snapshot.manifest.metric, k)
+            later = exact.search(snapshot, queries, k, rest)
+            scores, rows = np.concatenate([scores, later[0]], 1), np.concatenate([rows, later[1]], 1)
+    scores, rows = ordered(scores, rows, k)
+    short = (rows < 0).any(1)
     if short.any():
         found = exact.search(snapshot, queries[short], k, allowed)
         width = found[0].shape[1]
         scores[short, :width], rows[short, :width] = found
     return scores, rows
+
+
+def similarity(scores: np.ndarray, metric: str) -> np.ndarray:
+    """Scores as users read them, in float64, from faiss's, whose distances are squared.
+
+    >>> similarity(np.array([4.0], np.float32), "euclidean")
+    array([-2.])
+    """
+    return -np.sqrt(scores.clip(0).astype(np.float64)) if metric == "euclidean" else scores.astype(np.float64)
 
 
 def _faiss() -> Any:
@@ -156,7 +174,7 @@ def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, all
         params = faiss.SearchParametersHNSW(efSearch=max(about.effort, k), **options)
     else:
         params = faiss.SearchParametersIVF(nprobe=about.effort, **options)
-    return built.search(queries, k, params=params)[1]
+    return built.search(queries, k, params=params)
 
 
 def _sample(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:

@@ -75,6 +75,15 @@ def rescored(
         lengths = np.sqrt(np.einsum("ncd,ncd->nc", members, members)) * np.linalg.norm(wanted, axis=1)[:, None]
         scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
     scores[rows < 0] = -np.inf
+    return ordered(scores, rows, k)
+
+
+def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k highest scores of each query and their rows, in order; of equals the lower row first.
+
+    >>> ordered(np.array([[0.5, 0.9, 0.9]]), np.array([[1, 7, 3]]), k=2)
+    (array([[0.9, 0.9]]), array([[3, 7]]))
+    """
     order = np.lexsort((rows, -scores))[:, :k]
     each = np.arange(len(rows))[:, None]
     return scores[each, order], rows[each, order]
