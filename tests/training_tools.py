@@ -62,6 +62,7 @@ CASES = {
             "batch_size": 12,
             "per_class": 3,
             "piece_size": 5,
+            "precision": "float16",
         },
     ),
     "pictures": lambda: (
@@ -111,7 +112,8 @@ def same(one, other):
 
 def start(code, *arguments, command=(), **environment):
     """A Python process with the tests' modules at hand, which runs `code`, or a `command` with a script."""
-    settings = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **environment}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    settings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
     line = [sys.executable, *(command or ["-c"]), code, *arguments]
     return subprocess.Popen(
         [str(part) for part in line], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -141,6 +141,15 @@ def test_pieces_train_as_the_whole_does(tmp_path):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_a_compiled_network_trains_as_it_does_uncompiled(tmp_path, soak):
+    if not soak:
+        pytest.skip("compiling takes half a minute: make soak")
+    for name in ("plain", "compiled"):
+        training.train(vectors(), tmp_path / name, compile=name == "compiled", **QUICK)
+    for ours, theirs in zip(weights(tmp_path / "compiled").values(), weights(tmp_path / "plain").values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_better_for_long_enough_stops_the_run_and_the_best_is_kept(tmp_path, monkeypatch):
     scores = iter([0.3, 0.5, 0.5, 0.4, 0.9])
     monkeypatch.setattr("tuplet.training.loop.recalls", lambda *_: {"recall_at_1": next(scores)})
