@@ -8,7 +8,6 @@ The rooms of the house, in the order in which data flows through them:
 - `tuplet.rows`, `tuplet.mining`, `tuplet.losses`: the row engine, and every loss as a function of rows
 - `tuplet.evaluation`: retrieval, clustering, verification, identification
 - `tuplet.training`: the loop, and the papers' recipes
-- `tuplet.search`: an index of vectors, in Python, in the terminal, over HTTP
 - `tuplet.search`: an index of embeddings, and a server for it
 - `tuplet.reports`: a run as a page to look at
 
