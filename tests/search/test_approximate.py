@@ -1,5 +1,8 @@
 """Approximate search beside exact search: recall as stated, the same scores, filters, deletions, later rows."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -102,3 +105,17 @@ def test_without_faiss_exact_search_goes_on(tmp_path, monkeypatch):
     assert again.search(clustered(1), exact=True)[0]
     with pytest.raises(ImportError, match=r"tuplet\[search\]"):
         again.search(clustered(1))
+
+
+def test_searches_beside_a_library_that_changes_faiss(tmp_path):
+    """faiss.contrib.torch_utils, which other libraries import, replaces `search` by one that takes no parameters."""
+    script = f"""
+import faiss.contrib.torch_utils, numpy as np
+from tuplet import search
+vectors = np.random.default_rng(0).normal(size=(400, 8)).astype("float32")
+index = search.create({str(tmp_path / "i")!r}, dim=8, metric="euclidean")
+index.add(vectors, ids=[str(i) for i in range(400)])
+index.build_approximate("hnsw")
+assert [hits[0].id for hits in index.search(vectors[:5], k=1)] == ["0", "1", "2", "3", "4"]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -174,7 +174,9 @@ def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, all
         params = faiss.SearchParametersHNSW(efSearch=max(about.effort, k), **options)
     else:
         params = faiss.SearchParametersIVF(nprobe=about.effort, **options)
-    return built.search(queries, k, params=params)
+    # faiss.contrib.torch_utils, which other libraries import, puts a search without parameters in place of this one.
+    find = getattr(built, "search_numpy", built.search)
+    return find(queries, k, params=params)
 
 
 def _sample(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
