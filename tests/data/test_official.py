@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 import scipy.io
-import torch
 from PIL import Image
 
 from tuplet import data as tuplet_data
+from tuplet import evaluation
 from tuplet.data import official
 
 
@@ -164,18 +164,14 @@ def test_lfw_people_and_pairs(monkeypatch, tmp_path):
     pictures(tmp_path / "lfw", [f"{name}/{name}_{i:04d}.jpg" for name, n in people.items() for i in range(1, n + 1)])
     data = open_small(monkeypatch, "lfw", tmp_path, test=6)
     assert data.class_names == ("Aaron_Eckhart", "George_W_Bush", "Zhu_Rongji")
-    same_person = "George_W_Bush\t1\t3\nZhu_Rongji\t1\t2\n"
-    text = f"1\t2\n{same_person}Aaron_Eckhart\t1\tZhu_Rongji\t2\nZhu_Rongji\t1\tGeorge_W_Bush\t2\n"
-    first, second, same = tuplet_data.lfw_pairs(data, text)
-    names = [data.path(i).rsplit("/", 1)[1] for i in torch.stack([first, second], 1).flatten().tolist()]
-    assert names[:2] == ["George_W_Bush_0001.jpg", "George_W_Bush_0003.jpg"]
-    assert names[4:6] == ["Aaron_Eckhart_0001.jpg", "Zhu_Rongji_0002.jpg"]
-    assert same.tolist() == [True, True, False, False]
-    assert (data.labels[first] == data.labels[second]).tolist() == same.tolist()
-    with pytest.raises(ValueError, match=r"the pairs name Nobody_0001\.jpg, which is not among the 6 images"):
-        tuplet_data.lfw_pairs(data, "1 1\nNobody 1 2\n")
-    with pytest.raises(ValueError, match="a pair is 'name 1 2' or"):
-        tuplet_data.lfw_pairs(data, "1 1\nNobody 1\n")
+    (tmp_path / "pairs.txt").write_text(
+        "1\t2\nGeorge_W_Bush\t1\t3\nZhu_Rongji\t1\t2\n"
+        "Aaron_Eckhart\t1\tZhu_Rongji\t2\nZhu_Rongji\t1\tGeorge_W_Bush\t2\n"
+    )
+    pairs = evaluation.read_pairs(tmp_path / "pairs.txt")
+    place = {data.path(i).split("lfw/")[-1]: i for i in range(len(data))}
+    first, second = ([place[path] for path in side] for side in (pairs.first, pairs.second))
+    assert (data.labels[first] == data.labels[second]).tolist() == pairs.same.tolist() == [True, True, False, False]
 
 
 def test_omniglot(monkeypatch, tmp_path):

@@ -14,7 +14,6 @@ from tuplet.data.batches import Batch, batches
 from tuplet.data.crops import views
 from tuplet.data.dataset import Dataset
 from tuplet.data.glyphs import glyphs
-from tuplet.data.official import lfw_pairs
 from tuplet.data.opening import open
 from tuplet.data.store import Store, load
 
@@ -27,7 +26,6 @@ __all__ = [
     "from_features",
     "from_images",
     "glyphs",
-    "lfw_pairs",
     "load",
     "open",
     "views",

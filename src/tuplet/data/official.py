@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from tuplet.data import idx
 from tuplet.data.dataset import Dataset
@@ -89,34 +88,12 @@ def in_shop(files: Files) -> Dataset:
 
 
 def lfw(files: Files) -> Dataset:
-    """Labeled Faces in the Wild: one folder a person, and all of it is for testing; `lfw_pairs` reads its pairs."""
+    """Labeled Faces in the Wild: one folder a person, and all of it is for testing.
+
+    `tuplet.evaluation.read_pairs` reads its `pairs.txt`.
+    """
     found = [re.search(r"(?:^|/)([^/]+)/\1_\d{4}\.jpg$", name) for name in files]
     return _by_name(files, [(match.string, match[1], "test") for match in found if match])
-
-
-def lfw_pairs(data: Dataset, pairs: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The first and second index of each pair in the text of LFW's `pairs.txt`, and whether they are one person.
-
-    The pairs keep the order of the text: ten folds of 300 same and 300 different pairs.
-    """
-    index = {data.path(i).rsplit("/", 1)[-1]: i for i in range(len(data))}
-    first: list[int] = []
-    second: list[int] = []
-    same = []
-    for line in pairs.splitlines()[1:]:
-        match line.split():
-            case [name, shot, other_shot]:
-                other = name
-            case [name, shot, other, other_shot]:
-                pass
-            case _:
-                raise ValueError(f"a pair is 'name 1 2' or 'name 1 other 2', got {line!r}")
-        for side, file in ((first, f"{name}_{int(shot):04d}.jpg"), (second, f"{other}_{int(other_shot):04d}.jpg")):
-            if file not in index:
-                raise ValueError(f"the pairs name {file}, which is not among the {len(data):,} images")
-            side.append(index[file])
-        same.append(name == other)
-    return torch.tensor(first), torch.tensor(second), torch.tensor(same)
 
 
 def omniglot(files: Files) -> Dataset:
