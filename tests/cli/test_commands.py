@@ -84,11 +84,12 @@ def test_embedding_writes_every_format_alike(place):
     np.testing.assert_array_equal(np.array(table["embedding"], np.float32), vectors)
 
 
-def test_the_report_is_written_again(place):
+def test_the_report_is_written_again_from_anywhere(place, tmp_path):
     path = place / "run/report.html"
     first = path.read_text()
+    assert "data:image" in first
     path.unlink()
-    assert succeeded(tuplet("report", "run", cwd=place)) == "run/report.html\n"
+    assert succeeded(tuplet("report", place / "run", cwd=tmp_path)) == f"{path}\n"
     assert path.read_text() == first
 
 
@@ -120,6 +121,8 @@ def test_comparing_prints_means_and_deviations(place):
     words = ("compare", "photos", "triplet", "raw_vthm", "--seeds", "2", "--out", "compared", *SMALL)
     said = succeeded(tuplet(*words, cwd=place))
     found = json.loads((place / "compared/comparison.json").read_text())
+    assert typed("report", found["rows"][0]["runs"][1]["folder"], cwd=place).exit_code == 0
+    assert "data:image" in (place / "compared/triplet/seed_1/report.html").read_text()
     for row in found["rows"]:
         recalls = [run["metrics"]["recall_at_1"] for run in row["runs"]]
         mean = sum(recalls) / 2

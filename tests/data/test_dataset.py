@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tuplet import data as data_room
 from tuplet.data import Dataset, from_features, from_images
 
 
@@ -39,6 +40,15 @@ def test_a_split_without_arguments_is_the_first_half_of_the_classes():
 def test_a_single_class_cannot_be_split():
     with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two at least"):
         features([4]).split()
+
+
+def test_what_was_opened_is_remembered_and_parts_of_it_are_not(tmp_path, monkeypatch):
+    np.savez(tmp_path / "f.npz", features=np.eye(4, dtype=np.float32), labels=[0, 0, 1, 1])
+    monkeypatch.chdir(tmp_path)
+    data = data_room.open("f.npz")
+    assert data.source == str(tmp_path / "f.npz")
+    parts = [*data.split(), data.select([0, 1, 2, 3]), data.dense(), features([2, 2])]
+    assert [part.source for part in parts] == [None] * 5
 
 
 def test_seeds_choose_different_classes():

@@ -35,8 +35,8 @@ def demo(
       tuplet demo
     """
     print("Drawing characters and training on half of them …", flush=True)
-    run = tuplet.train("glyphs", out, recipe="demo")
     glyphs = datasets.open("glyphs")
+    run = tuplet.train(glyphs, out, recipe="demo")
     print("Testing on the other half, and writing the report …\n", flush=True)
     found = baselines(run.embedder, glyphs)
     RunFolder(run.folder).write_json(EVALUATION, {**run.metrics, "baselines": found})

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import tuplet
+from tuplet import data as datasets
 from tuplet import reports
 from tuplet.cli.evaluate import print_metrics
 from tuplet.cli.options import with_settings
@@ -41,10 +42,11 @@ def _train(
     """
     folder = out or Path("runs") / (Path(data).name.split(".")[0] or "data")
     usable_device(settings.get("device"))
-    run = tuplet.train(data, folder, recipe=recipe, resume=resume, **settings)
+    opened = datasets.open(data)
+    run = tuplet.train(opened, folder, recipe=recipe, resume=resume, **settings)
     if os.environ.get("RANK", "0") != "0":
         return
-    report = reports.write(run.folder)
+    report = reports.write(run.folder, opened)
     print_metrics(run.metrics)
     print(f"report: {report}\nmodel:  {run.folder / 'best'}")
 

@@ -23,6 +23,7 @@ class Dataset:
     `labels` (N,) int64 count from 0 and index `class_names`. Either `images` or `features` (N, d) holds the examples.
     `splits` names the split of each example (train, test, query, gallery …) where the data come with one. `aspects`
     (N,) are the true width / height of pictures that were squashed; without them the pixels are taken as they are.
+    `source` is what `tuplet.data.open` opened to get all of it; a part of it, and what was made in memory, has none.
 
     >>> data = Dataset(torch.tensor([0, 0, 1, 1, 2, 2]), ("ant", "bee", "cat"), features=torch.randn(6, 4))
     >>> data
@@ -38,6 +39,7 @@ class Dataset:
     features: Tensor | None = None
     splits: tuple[str, ...] | None = None
     aspects: Tensor | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.features is None):
@@ -95,6 +97,7 @@ class Dataset:
             features=None if self.features is None else self.features[wanted],
             splits=self.splits and tuple(self.splits[i] for i in numbers),
             aspects=None if self.aspects is None else self.aspects[wanted],
+            source=None,
         )
 
     def of_classes(self, classes: Collection[int]) -> "Dataset":
@@ -146,4 +149,5 @@ class Dataset:
     def dense(self) -> "Dataset":
         """The same examples with the labels that occur renumbered 0, 1, 2 …, for losses with one proxy a class."""
         classes, labels = torch.unique(self.labels, return_inverse=True)
-        return replace(self, labels=labels, class_names=tuple(self.class_names[c] for c in classes.tolist()))
+        names = tuple(self.class_names[c] for c in classes.tolist())
+        return replace(self, labels=labels, class_names=names, source=None)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tuplet.data.arrays import features_file
@@ -43,9 +44,13 @@ def open(
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
     if str(source) == "glyphs" and not path.exists():
-        return glyphs()
+        return replace(glyphs(), source="glyphs")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give a folder, a tar, a table, a features file or 'glyphs'")
+    return replace(_read(path, layout, columns, complete), source=str(path.absolute()))
+
+
+def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool) -> Dataset:
     if path.suffix in (".csv", ".parquet"):
         return table(path, columns)
     if path.suffix in (".npy", ".npz", ".safetensors"):

@@ -66,7 +66,7 @@ def compare(
                 "published": [row._asdict() for row in published(name, label)],
             }
         )
-    result = {"data": repr(data) if isinstance(data, Dataset) else os.fspath(data), "benchmark": name, "rows": rows}
+    result = {"data": opened.source or repr(opened), "benchmark": name, "rows": rows}
     if join(options.get("device")).leads:
         RunFolder(folder).write_json("comparison.json", result)
     return result

@@ -74,7 +74,7 @@ def train(
     settings = resolve(recipe, {**{k: v for k, v in said.items() if v is not None}, **overrides}, opened)
     about = {
         "tuplet": tuplet.__version__,
-        "data": repr(data) if isinstance(data, Dataset) else os.fspath(data),
+        "data": opened.source or repr(opened),
         "recipe": recipe,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
