@@ -128,6 +128,13 @@ def test_warnings_are_lines_of_their_own(place):
     assert ".py" not in done.stderr
 
 
+def test_a_test_split_of_one_class_is_no_triumph(place):
+    draw_folder(place / "three", NAMES[:3])
+    done = typed("train", "three", "--out", "three_run", *SMALL, cwd=place)
+    assert done.exit_code == 0
+    assert "tuplet: warning: these examples are of a single class, so that every answer is right" in done.stderr
+
+
 def test_data_with_unreadable_files_are_described_and_code_1(place):
     done = typed("data", "broken", cwd=place)
     assert done.exit_code == 1

@@ -11,6 +11,7 @@ import typer
 from tuplet import data as datasets
 from tuplet.cli import show
 from tuplet.cli.places import embedder_of, run_of
+from tuplet.cli.trouble import say
 from tuplet.models import Embedder
 from tuplet.reports.metrics import described
 from tuplet.training.examples import embed
@@ -68,3 +69,5 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
         between = [" to ".join(map(show.percent, intervals[name])) if name in intervals else ""] if intervals else []
         rows.append([title, show.percent(value), *between, meaning])
     show.table(columns, rows, numbers=("value", "95 %"))
+    if metrics["classes"] < 2:
+        say("warning: these examples are of a single class, so that every answer is right; test with more classes")

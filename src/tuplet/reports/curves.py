@@ -17,7 +17,7 @@ POINTS = 200
 def loss_curve(run: Run) -> str:
     """The loss at each logged step, and its running mean."""
     logged = run.of_kind("train")
-    points = _thinned([(each["step"], each["loss"]) for each in logged])
+    points = _thinned([(each["step"], each["loss"]) for each in logged if each["loss"] is not None])
     if len(points) < 2:
         return ""
     smooth = _running_mean(points)
@@ -41,7 +41,7 @@ def recall_curve(run: Run) -> str:
     marks = (
         area.line(points, "positive") + area.dots(points, "positive") + area.note(best, percent(best[1]), "positive")
     )
-    says = f"Best at step {best[0]:,}: {percent(best[1])}."
+    says = f"Best at step {best[0]:,}: {percent(best[1])} on the {run.metrics.get('chosen_on', 'test')} classes."
     return chart(
         "Recall@1 while learning", says, area, marks, readout=[(x, f"step {x:,}: {percent(y)}") for x, y in points]
     )

@@ -9,11 +9,11 @@ from typing import Any
 from tuplet.reports.charts import percent
 from tuplet.reports.curves import duration
 from tuplet.reports.findings import Confusion
-from tuplet.reports.metrics import described
+from tuplet.reports.metrics import described, recalls
 from tuplet.reports.run import Run
 
-#: The metrics that head the page, where an evaluation has them.
-TILES = ("recall_at_1", "recall_at_8", "map_at_r", "mean_average_precision", "nmi", "f1")
+#: The metrics that head the page beside Recall@K, where an evaluation has them.
+TILES = ("map_at_r", "mean_average_precision", "nmi", "f1")
 
 
 def section(name: str, title: str, says: str, content: str) -> str:
@@ -29,15 +29,16 @@ def examples(run: Run) -> str:
 
 def headline(run: Run) -> str:
     """The result in a sentence, what was done, and the most telling numbers."""
-    recall = run.metrics.get("recall_at_1", 0.0)
-    known = {name: described(run.metrics)[name] for name in TILES if name in run.metrics}
+    ks, recall = list(recalls(run.metrics)), percent(run.metrics["recall_at_1"])
+    shown = {f"recall_at_{ks[0]}", f"recall_at_{ks[-1]}", *TILES}
+    known = [each for name, each in described(run.metrics).items() if name in shown]
     tiles = "".join(
         f'<div class="tile"><h3>{title}</h3><strong>{percent(value)}</strong><p>{escape(meaning)}</p></div>'
-        for title, value, meaning in known.values()
+        for title, value, meaning in known
     )
     return (
         f'<header id="headline"><p class="brand">tuplet report</p>'
-        f"<h1><em>{percent(recall)}</em> of the unseen {examples(run)} find their own class first</h1>"
+        f"<h1><em>{recall}</em> of the unseen {examples(run)} find their own class first</h1>"
         f'<p class="lead">{escape(what_was_done(run))}</p>{_bars(run)}<div class="tiles">{tiles}</div></header>'
     )
 
