@@ -31,6 +31,13 @@ def test_the_data_may_be_given(folder):
     assert read(folder, data).data is data
 
 
+def test_other_data_than_the_run_had_are_refused(folder, tmp_path):
+    other = datasets.from_features(torch.zeros(36, 2), torch.arange(36) % 6)
+    with pytest.raises(ValueError, match=r"does not hold the examples that the run in .* was tested on"):
+        read(folder, other)
+    assert "write takes them as data=" in read(write_run(tmp_path / "memory", other, other)).missing
+
+
 def test_data_that_are_gone_are_missed_in_a_sentence(folder):
     shutil.rmtree(folder.parent / "photos")
     run = read(folder)

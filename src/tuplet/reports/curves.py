@@ -50,8 +50,6 @@ def recall_curve(run: Run) -> str:
 def recall_at_k(run: Run) -> str:
     """Recall@K of the run, beside what it is to be compared with."""
     values = recalls(run.metrics)
-    if not values:
-        return ""
     area = Area(
         named_scale("K, how many nearest are looked at", [str(k) for k in values]),
         scale("Recall@K", 0, _above(1), round_percent),

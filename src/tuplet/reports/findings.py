@@ -12,8 +12,8 @@ from tuplet.reports.run import Run
 
 #: How many of the nearest are looked at.
 SHOWN = 5
-#: Queries of the similarity histograms, each against the whole gallery: enough for smooth curves.
-HISTOGRAM_QUERIES = 1000
+#: Queries of the similarity histograms, each against the whole gallery, and pairs altogether: enough for smooth curves.
+HISTOGRAM_QUERIES, HISTOGRAM_PAIRS = 1000, 10_000_000
 BINS = 100
 
 
@@ -34,7 +34,7 @@ class Search:
     def worst(self, labels: Tensor, count: int) -> list[int]:
         """The queries whose first right answer comes last, one of each class."""
         rank = torch.where(self.first_right > 0, self.first_right, torch.iinfo(torch.int64).max)
-        order = (-self.goodness).argsort(descending=True, stable=True)
+        order = self.goodness.argsort(stable=True)
         order = order[rank[order].argsort(descending=True, stable=True)]
         return self._one_per_class(order[rank[order] > 1], labels, count)
 
@@ -90,7 +90,8 @@ class Similarities:
 def similarities(run: Run) -> Similarities:
     """Compare up to `HISTOGRAM_QUERIES` queries, evenly chosen, with the whole gallery."""
     queries, gallery = run.sides()
-    chosen = queries[torch.linspace(0, len(queries) - 1, min(len(queries), HISTOGRAM_QUERIES)).round().long()]
+    count = min(len(queries), HISTOGRAM_QUERIES, -(-HISTOGRAM_PAIRS // len(gallery)))
+    chosen = queries[torch.linspace(0, len(queries) - 1, count).round().long()]
     vectors = normalize(run.embeddings, dim=1)
     table = (vectors[chosen] @ vectors[gallery].T).clamp(-1, 1)
     apart = chosen[:, None] != gallery
@@ -105,7 +106,7 @@ def similarities(run: Run) -> Similarities:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes that find each other: how often, of how many queries, and the clearest case (query, found)."""
+    """Two classes that find each other: how often, of how many queries, and the first case, a row of each."""
 
     first: int
     second: int

@@ -24,7 +24,7 @@ def draw(run: Run, search: Search) -> tuple[str, int]:
     places = MARGIN + places * torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
     pictures = [""] * len(rows)
     if run.data is not None and run.data.images is not None:
-        pictures = list(thumbnails(run.data, run.indices[rows].tolist(), STORED, "drawing the map"))
+        pictures = thumbnails(run.data, run.indices[rows].tolist(), STORED, "drawing the map")
     nearest = dict(zip(search.queries.tolist(), search.found[:, 0].tolist(), strict=True))
     points = zip(zooms(places), rows.tolist(), places.tolist(), pictures, strict=True)
     # What is shown at the first zoom comes last, and so lies above the dots.

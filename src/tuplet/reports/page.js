@@ -72,13 +72,17 @@ if (map) {
   svg.addEventListener("pointerdown", (event) => (held = [event.clientX, event.clientY]));
   addEventListener("pointerup", () => (held = null));
 
+  let met = null;
   const leave = () => {
+    if (!met) return;
+    met = null;
     tip.hidden = true;
     svg.classList.remove("chosen");
     for (const mate of svg.querySelectorAll(".mate")) mate.classList.remove("mate");
   };
   const meet = (point) => {
     leave();
+    met = point;
     for (const mate of svg.querySelectorAll(`[data-class="${point.dataset.class}"]`)) mate.classList.add("mate");
     svg.classList.add("chosen");
     const image = point.querySelector("image");
@@ -97,7 +101,7 @@ if (map) {
     }
     const point = event.target.closest(".point");
     if (!point) return leave();
-    if (!point.classList.contains("mate") || tip.dataset.says !== point.dataset.says) meet(point);
+    if (point !== met) meet(point);
     const r = map.getBoundingClientRect();
     const [x, y] = [event.clientX - r.left, event.clientY - r.top];
     tip.style.left = `${x > r.width / 2 ? x - tip.offsetWidth - 16 : x + 16}px`;

@@ -1,6 +1,7 @@
 """The report: one HTML file that holds everything it shows and asks nothing of the network."""
 
 import os
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tuplet.reports.findings import confusions, search, similarities
 from tuplet.reports.map import draw
 from tuplet.reports.panels import confusion_panels, query_panels
 from tuplet.reports.run import Run, read
-from tuplet.reports.weighing import weighing
+from tuplet.reports.weighing import Weighing, weighing
 from tuplet.training.folder import replace_file
 
 _ABOUT_TYPICAL = "Those nearest to the median of MAP@R, one of each class: what to expect of the run."
@@ -45,39 +46,34 @@ def _parts(run: Run) -> list[str]:
     found = search(run)
     drawing, shown = draw(run, found)
     worst, typical = found.worst(run.labels, 6), found.typical(run.labels, 4)
-    confused = confusions(run, found, 8)
-    weighed = weighing(run)
-    if isinstance(weighed, str):
-        about_weights, weights = weighed, ""
-    else:
-        about_weights, weights = (
-            _ABOUT_WEIGHTS.format(loss=weighed.loss),
-            _grid("charts", *curves.weight_charts(weighed)),
-        )
-    section = sections.section
-    learning = _grid("charts", curves.loss_curve(run), curves.recall_curve(run))
-    retrieval = _grid("charts", curves.recall_at_k(run), curves.similarity_histogram(similarities(run)))
-    return [
-        sections.headline(run),
-        section("map", "The map", sections.about_map(run, shown), _map(drawing)),
-        section("learning", "How it learned", "", learning),
-        section("retrieval", "What it retrieves", "", retrieval),
-        section(
-            "worst", "The worst queries", sections.about_worst(worst), _grid("queries", query_panels(run, found, worst))
-        ),
-        section("typical", "Typical queries", _ABOUT_TYPICAL, _grid("queries", query_panels(run, found, typical))),
-        section(
+    confused, weighed = confusions(run, found, 8), weighing(run)
+    # Whoever has no weights to show has a sentence that says why.
+    about_weights, weights = (weighed, []) if isinstance(weighed, str) else _weights(weighed)
+    learning = [curves.loss_curve(run), curves.recall_curve(run)]
+    retrieval = [curves.recall_at_k(run), curves.similarity_histogram(similarities(run))]
+    contents = [
+        ("map", "The map", sections.about_map(run, shown), _map(drawing)),
+        ("learning", "How it learned", "", _grid("charts", learning)),
+        ("retrieval", "What it retrieves", "", _grid("charts", retrieval)),
+        ("worst", "The worst queries", sections.about_worst(worst), _grid("panels", query_panels(run, found, worst))),
+        ("typical", "Typical queries", _ABOUT_TYPICAL, _grid("panels", query_panels(run, found, typical))),
+        (
             "confused",
             "Confused classes",
             sections.about_confused(confused),
             _grid("cards", confusion_panels(run, confused)),
         ),
-        section("weights", "How the loss weighs pairs", about_weights, weights),
-        section("settings", "Settings and versions", "", sections.settings_tables(run)),
+        ("weights", "How the loss weighs pairs", about_weights, _grid("charts", weights)),
+        ("settings", "Settings and versions", "", sections.settings_tables(run)),
     ]
+    return [sections.headline(run), *(sections.section(*content) for content in contents)]
 
 
-def _grid(kind: str, *drawn: str) -> str:
+def _weights(found: Weighing) -> tuple[str, list[str]]:
+    return _ABOUT_WEIGHTS.format(loss=found.loss), curves.weight_charts(found)
+
+
+def _grid(kind: str, drawn: Sequence[str]) -> str:
     return f'<div class="{kind}">{"".join(drawn)}</div>'
 
 

@@ -10,7 +10,7 @@ from tuplet.reports.run import Run
 SIZE = 96
 
 
-def query_panels(run: Run, search: Search, chosen: Sequence[int]) -> str:
+def query_panels(run: Run, search: Search, chosen: Sequence[int]) -> list[str]:
     """A row for each chosen query: itself, then its nearest, each marked right or wrong."""
     rows = [[int(search.queries[query]), *search.found[query].tolist()] for query in chosen]
     pictures = _pictures(run, [row for shown in rows for row in shown])
@@ -21,12 +21,12 @@ def query_panels(run: Run, search: Search, chosen: Sequence[int]) -> str:
         rank = int(search.first_right[query])
         first = f"first right answer at rank {rank:,}" if rank else "there is no other of this class to find"
         panels.append(
-            f'<figure class="query"><div class="strip">{"".join(cells)}</div><figcaption>{first}</figcaption></figure>'
+            f'<figure class="panel"><div class="strip">{"".join(cells)}</div><figcaption>{first}</figcaption></figure>'
         )
-    return "".join(panels)
+    return panels
 
 
-def confusion_panels(run: Run, confused: Sequence[Confusion]) -> str:
+def confusion_panels(run: Run, confused: Sequence[Confusion]) -> list[str]:
     """A card for each pair of classes, with a picture of both."""
     pictures = _pictures(run, [row for each in confused for row in each.example])
     cards = []
@@ -36,13 +36,13 @@ def confusion_panels(run: Run, confused: Sequence[Confusion]) -> str:
         cards.append(
             f'<figure class="confused"><div class="strip">{first}{second}</div><figcaption>{text}</figcaption></figure>'
         )
-    return "".join(cards)
+    return cards
 
 
 def _pictures(run: Run, rows: Sequence[int]) -> Iterator[str]:
     if run.data is None or run.data.images is None:
         return iter([""] * len(rows))
-    return thumbnails(run.data, run.indices[list(rows)].tolist(), SIZE, "drawing panels")
+    return iter(thumbnails(run.data, run.indices[list(rows)].tolist(), SIZE, "drawing panels"))
 
 
 def _cell(run: Run, row: int, kind: str, picture: str) -> str:

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from PIL import Image
@@ -29,8 +29,8 @@ def as_uri(image: Image.Image) -> str:
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def thumbnails(data: Dataset, indices: Iterable[int], size: int, what: str) -> Iterator[str]:
-    """Many thumbnails in order, decoded by a few threads; a picture that cannot be read any more is left blank."""
-    wanted = list(indices)
+def thumbnails(data: Dataset, indices: Sequence[int], size: int, what: str) -> list[str]:
+    """Many thumbnails in order, decoded by a few threads."""
     with ThreadPoolExecutor() as pool:
-        yield from track(pool.map(lambda index: thumbnail(data, index, size), wanted), what, total=len(wanted))
+        made = pool.map(lambda index: thumbnail(data, index, size), indices)
+        return list(track(made, what, total=len(indices)))

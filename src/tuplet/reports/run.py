@@ -81,19 +81,31 @@ def read(folder: str | os.PathLike[str], data: Dataset | None = None) -> Run:
         ) from error
     rows = vectors["embeddings"], vectors["labels"], vectors["indices"]
     events = [json.loads(line) for line in history if line]
-    data, missing = (data, "") if data is not None else _reopen(about["data"], rows[1], rows[2])
+    if data is not None and not _holds(data, *rows[1:]):
+        raise ValueError(f"{data} does not hold the examples that the run in {folder} was tested on; give its own data")
+    data, missing = (data, "") if data is not None else _reopen(about["data"], *rows[1:])
     return Run(folder, about, events, metrics, *rows, data, missing)
 
 
 def _reopen(source: str, labels: Tensor, indices: Tensor) -> tuple[Dataset | None, str]:
     """The dataset of a run, if it is still there and still the same; or why it is not."""
+    if source.startswith("Dataset("):
+        return (
+            None,
+            "The pictures are not shown: the run's data were in memory; tuplet.reports.write takes them as data=.",
+        )
     try:
         data = datasets.open(source, complete=False)
     except (OSError, ValueError, ImportError) as error:
         return None, f"The pictures are not shown: {error}."
-    if len(indices) and (int(indices.max()) >= len(data) or not torch.equal(data.labels[indices], labels)):
+    if not _holds(data, labels, indices):
         return None, f"The pictures are not shown: {source} no longer holds the examples that this run was tested on."
     return data, ""
+
+
+def _holds(data: Dataset, labels: Tensor, indices: Tensor) -> bool:
+    """Whether the examples at these places have these labels."""
+    return int(indices.max()) < len(data) and torch.equal(data.labels[indices], labels)
 
 
 def _present(path: Path) -> Path:

@@ -58,10 +58,9 @@ def what_was_done(run: Run) -> str:
 
 def _bars(run: Run) -> str:
     """Recall@1 beside that of the baselines, as bars."""
-    values = {name: metrics["recall_at_1"] for name, metrics in run.baselines.items() if "recall_at_1" in metrics}
-    if not values or "recall_at_1" not in run.metrics:
+    if not run.baselines:
         return ""
-    rows = [(name, value, "other") for name, value in values.items()]
+    rows = [(name, metrics["recall_at_1"], "other") for name, metrics in run.baselines.items()]
     rows.append(("this run", run.metrics["recall_at_1"], "positive"))
     bars = "".join(
         f'<dt>{escape(name)}</dt><dd><span class="bar {kind}" style="width:{100 * value:.1f}%"></span>'
