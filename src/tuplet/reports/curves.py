@@ -54,19 +54,18 @@ def recall_at_k(run: Run) -> str:
         named_scale("K, how many nearest are looked at", [str(k) for k in values]),
         scale("Recall@K", 0, _above(1), round_percent),
     )
-    keys, marks = [("this run", "positive")], ""
-    for kind, (name, metrics) in zip(("other", "faint"), run.baselines.items(), strict=False):
-        points = [(float(i), recalls(metrics)[k]) for i, k in enumerate(values) if k in recalls(metrics)]
-        marks += (
-            area.line(points, kind) + area.dots(points, kind, 2.5) + area.note(points[0], percent(points[0][1]), kind)
-        )
-        keys.append((name, kind))
+    marks = ""
+    for name, metrics in run.baselines.items():
+        points = [(float(i), recall) for i, (k, recall) in enumerate(recalls(metrics).items()) if k in values]
+        marks += area.line(points, "other") + area.dots(points, "other", 2.5)
+        # All are grey: each has its name beside its line.
+        marks += area.note(points[0], percent(points[0][1]), "other") + area.note(points[-2:][0], name, "other")
     points = [(float(i), value) for i, value in enumerate(values.values())]
     marks += area.line(points, "positive") + area.dots(points, "positive")
     marks += "".join(area.note(point, percent(point[1]), "positive") for point in points)
     first, most = min(values), max(values)
     says = f"{percent(values[first])} find their own class at K = {first}, {percent(values[most])} at K = {most}."
-    return chart("Recall@K", says, area, marks, keys)
+    return chart("Recall@K", says, area, marks, [("this run", "positive")])
 
 
 def similarity_histogram(found: Similarities) -> str:
