@@ -212,7 +212,7 @@ def test_ctrl_c_is_code_130_and_the_same_command_goes_on(place):
     for _ in range(2):
         code, said = stopped_after(place, words, place / "stopped/checkpoint.pt")
         assert code == 130
-        assert said == "tuplet: stopped; the same command goes on where a run was last saved\n"
+        assert said == "tuplet: stopped; a run goes on with the same command\n"
     events = [json.loads(line) for line in (place / "stopped/events.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["event"] == "train"]
     assert steps == list(range(1, len(steps) + 1))

@@ -12,7 +12,6 @@ from tuplet import data as datasets
 from tuplet.cli import show
 from tuplet.cli.places import embedder_of, run_of
 from tuplet.cli.trouble import say
-from tuplet.models import Embedder
 from tuplet.reports.metrics import described
 from tuplet.training.examples import embed
 from tuplet.training.published import recall_ks
@@ -44,20 +43,16 @@ def evaluate(
         raise ValueError(f"{model} is an embedder and knows no data; name them: tuplet evaluate {model} DATA")
     opened = datasets.open(data or (about or {})["data"])
     chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
-    store = datasets.load(chosen, _stored_size(embedder, about))
+    settings = (about or {}).get("settings", {})
+    pictures = embedder.preprocessing
+    size = None if pictures is None else settings.get("stored_size") or pictures.resize
+    store = datasets.load(chosen, size, on_error=settings.get("unreadable", "stop"))
     vectors = embed(embedder, store, range(len(store))).float().cpu()
     found = everything(vectors, store.data, recall_ks(opened), seed, metric=metric, bootstrap=bootstrap)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
         print_metrics(found)
-
-
-def _stored_size(embedder: Embedder, about: Mapping[str, Any] | None) -> int | None:
-    """The size at which the run kept its pictures, or what the embedder needs; None for feature vectors."""
-    if embedder.preprocessing is None:
-        return None
-    return (about or {}).get("settings", {}).get("stored_size") or embedder.preprocessing.resize
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

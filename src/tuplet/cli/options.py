@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -67,7 +68,11 @@ def written(value: Any) -> str:
 
 
 def _kind(hint: Any) -> str:
-    """A type in a word: "INT", "NAME", "cosine|step"."""
+    """A type in a word.
+
+    >>> _kind(int | None), _kind(bool | Literal["eval"]), _kind(Mapping[str, int])
+    ('INT', 'true|false|eval', 'k=v,…')
+    """
     parts = [part for part in _choices(hint) if part is not type(None)]
     words = {int: "INT", float: "NUMBER", bool: "true|false", str: "TEXT"}
     kinds = [words.get(part, part if isinstance(part, str) else "k=v,…") for part in parts]
@@ -113,7 +118,8 @@ def _mapping(option: Option, text: str) -> dict[str, Any]:
             return dict(json.loads(text))
         except json.JSONDecodeError as error:
             raise typer.BadParameter(f"{flag(option.name)} is no valid JSON: {error}") from error
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    # A comma inside a list, as in area=[0.2,1], is not followed by a name.
+    pairs = [pair.partition("=") for pair in re.split(r",\s*(?=\w+=)", text)]
     for name, equals, _ in pairs:
         if not equals:
             raise typer.BadParameter(

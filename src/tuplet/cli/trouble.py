@@ -25,7 +25,7 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
                 warnings.showwarning = lambda message, *_: say(f"warning: {message}")
                 command(*arguments, **options)
         except KeyboardInterrupt:
-            say("stopped; the same command goes on where a run was last saved")
+            say("stopped; a run goes on with the same command")
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             raise  # the reader of a pipe has had enough: typer ends quietly
@@ -33,10 +33,10 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
             say(sentence(error))
             raise typer.Exit(1) from None
         except RuntimeError as error:
-            # torch has a type of its own for a full GPU, and none for a file that cannot be written.
+            # By its words, since its type would import torch, which the help need not wait for.
             if "out of memory" not in str(error):
                 raise
-            say(f"the device is out of memory: {sentence(error)}; choose a smaller --batch-size or --piece-size")
+            say(f"{sentence(error)}; to train in less memory choose a smaller --piece-size or --batch-size")
             raise typer.Exit(1) from None
 
     return plain
