@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
@@ -36,6 +37,19 @@ def seconds(run: Callable[[], None], device: str) -> float:
     return time.perf_counter() - start
 
 
+@contextmanager
+def held_to(gib: float | None) -> Iterator[None]:
+    """Let this process take so much more memory and no more; None: as much as there is."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if gib is not None:
+        most = common.process_bytes("VmSize") + int(gib * 2**30)
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def measure(index: int, n: int, device: str, peer_gib: float) -> dict[str, Any]:
     """One loss at one size: the peak memory of a first run, then the median time of runs that take turns."""
     case = CASES[index]
@@ -44,15 +58,13 @@ def measure(index: int, n: int, device: str, peer_gib: float) -> dict[str, Any]:
     fits, over = case.peer_bytes(n) <= peer_gib * 2**30, f"over {peer_gib:g} GiB"
     if has_peer and not fits:
         row["left_out"] = over
-    if device == "cpu":
-        limit = common.process_bytes("VmSize") + int(peer_gib * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for run in case.steps(16, device, has_peer).values():
+    for run in case.steps(16, device, has_peer and fits).values():
         run()
     steps, times = case.steps(n, device, has_peer and fits), {}
     for side, run in list(steps.items()):
         try:
-            first, peak = common.peak_extra(lambda run=run: seconds(run, device), device)  # type: ignore[misc]
+            with held_to(peer_gib if side == "peer" and device == "cpu" else None):
+                first, peak = common.peak_extra(lambda run=run: seconds(run, device), device)  # type: ignore[misc]
         except (RuntimeError, MemoryError) as error:
             if side == "ours":
                 raise
