@@ -34,6 +34,8 @@ def demo(
     Example:
       tuplet demo
     """
+    # The network is so small that threads would wait for each other longer than they work, above all on a busy machine.
+    torch.set_num_threads(1)
     print("Drawing characters and training on half of them …", flush=True)
     glyphs = datasets.open("glyphs")
     run = tuplet.train(glyphs, out, recipe="demo")
