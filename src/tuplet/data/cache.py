@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Held, Piece
+from tuplet.durable import flush
 
 _FORMAT = "tuplet pictures 1"
 _PIXELS, _FACTS = "pixels.u8", "facts.json"
@@ -88,21 +89,14 @@ def _write(place: Path, count: int, size: int, fill: Fill) -> None:
     try:
         with (aside / _PIXELS).open("wb") as file:
             aspects, errors = fill(lambda pixels: file.write(pixels.numpy().tobytes()))
-            _sync(file.fileno(), file.flush)
         with (aside / _FACTS).open("w") as facts:
             json.dump({"format": _FORMAT, "aspects": aspects, "errors": errors}, facts)
-            _sync(facts.fileno(), facts.flush)
+        flush(aside / _PIXELS)
+        flush(aside / _FACTS)
         os.rename(aside, place)
-        parent = os.open(place.parent, os.O_RDONLY)
-        os.fsync(parent)
-        os.close(parent)
+        flush(place.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(descriptor: int, flush: Callable[[], object]) -> None:
-    flush()
-    os.fsync(descriptor)
 
 
 @contextmanager

@@ -47,14 +47,10 @@ class NPairLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Firsts against seconds, and the other way round if symmetric."""
-        if view.gallery is None:
-            firsts, seconds = _pairs(view)
-            there, back = view.select(firsts, seconds), view.select(seconds, firsts)
-        else:
-            there, back = view, _swapped(view)
+        there = view.select(*_pairs(view)) if view.gallery is None else view
         value = there.mean(self.rows)
         if self.symmetric:
-            value = (value + back.mean(self.rows)) / 2
+            value = (value + _swapped(there).mean(self.rows)) / 2
         if self.norm_penalty:
             used = [view.queries] if view.gallery is None else [view.queries, view.gallery]
             squares = torch.cat([vectors.to(view.dtype).square().sum(1) for vectors in used])

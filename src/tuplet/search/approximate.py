@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 
 from tuplet import extras
+from tuplet.durable import flush
 from tuplet.progress import track
 from tuplet.search import exact
-from tuplet.search.files import flush
 from tuplet.search.results import ordered, rescored
 from tuplet.search.snapshot import Snapshot
 

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tuplet.durable import flush
+
 FORMAT = 1
 MANIFEST = "index.json"
 VECTORS, ITEMS, ROWS, DELETED, PICTURES = "vectors.f32", "items.jsonl", "rows.u64", "deleted.u64", "pictures.bin"
@@ -82,15 +84,6 @@ def replace_durably(path: Path, content: bytes) -> None:
     flush(aside)
     os.replace(aside, path)
     flush(path.parent)
-
-
-def flush(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tuplet.durable import flush
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder, load
@@ -84,7 +85,7 @@ class Index:
             if embedder is not None:
                 embedder.save(folder / MODEL)
                 for path in (*(folder / MODEL).iterdir(), folder / MODEL):
-                    files.flush(path)
+                    flush(path)
             model = None if embedder is None else embedder.fingerprint()
             files.commit(folder, files.Manifest(width, metric, model, born=uuid.uuid4().hex))
         return cls(folder, embedder)

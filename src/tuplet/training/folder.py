@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tuplet.durable import flush
 from tuplet.models import Embedder
 from tuplet.models.folder import read as read_embedder
 from tuplet.training.processes import Team
@@ -116,7 +117,7 @@ class RunFolder:
         """Put the candidate of a step in the place of the best."""
         shutil.rmtree(self.path / "best", ignore_errors=True)
         os.rename(self._candidate(step), self.path / "best")
-        _sync(self.path)
+        flush(self.path)
 
     def _candidate(self, step: int) -> Path:
         return self.path / f"best.{step}"
@@ -124,7 +125,7 @@ class RunFolder:
     def _save(self, embedder: Embedder, place: Path) -> None:
         told(place, lambda: embedder.save(place))
         for path in (*place.iterdir(), place):
-            _sync(path)
+            flush(path)
 
     def load_embedder(self, name: str, embedder: Embedder, team: Team) -> None:
         """Give an embedder of every process the weights that were saved under a name."""
@@ -154,19 +155,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     aside = path.with_name(f"{path.name}.part")
     try:
         told(path, lambda: write(aside))
-        _sync(aside)
+        flush(aside)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(path.parent)
 
 
 def _first_line(error: Exception) -> str:
