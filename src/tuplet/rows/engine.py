@@ -114,7 +114,7 @@ def _step(
     walk: Walk,
     wanted: Sequence[bool],
     start: int,
-    table: Tensor,
+    raw: geo.Raw,
     labels: Tensor,
     gallery_labels: Tensor,
     valid: Tensor | None,
@@ -124,6 +124,7 @@ def _step(
 ) -> _Step:
     """Reduce a block that begins at query `start`, and differentiate it by its table and the extras that want that."""
     positive, negative = block_masks(walk.same, labels, gallery_labels, valid, walk.member, start)
+    table = raw.table()
     wide = geo.widest(table.device)
 
     def function(table: Tensor, *moving: Tensor) -> Any:
@@ -226,12 +227,12 @@ def _walk(
     steps = []
     for a, b in walk.blocks():
         here = q.block(a, b)
-        table = geo.table(here, g, walk.geometry)
-        step = step_for(table)(
+        raw = geo.raw_table(here, g, walk.geometry)
+        step = step_for(raw.entries)(
             walk,
             wanted,
             a,
-            table,
+            raw,
             inputs.labels[a:b],
             there_labels,
             inputs.valid,

@@ -9,6 +9,9 @@ Geometry = Literal["dot", "euclidean"]
 
 # Squared distances this small, relative to the squared length, are rounding of a float64 product: the same vector.
 _SAME = 2e-14
+# The same of a product of bf16 vectors, for each sixteen of their dimensions: matrix units add up so many at a time, and
+# each time drop what float32 cannot hold. That is what rounding to bf16 makes of one vector: 0.003 of its length.
+_SAME_HALF = 2.0**-22
 # Squared distances below this part of |q|² have lost digits to cancellation in a float32 product. (The length of either
 # will do: where they differ much, so do the vectors.)
 _CLOSE = 0.25
@@ -34,14 +37,21 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Side(NamedTuple):
-    """One side of a table: its vectors, and for distances their squared lengths in the widest type."""
+    """One side of a table: its vectors, and for distances their squared lengths."""
 
     vectors: Tensor
     squares: Tensor | None = None
+    rest: Tensor | None = None
+    """What rounding took from bf16 vectors that were given in float32."""
 
     def block(self, start: int, stop: int) -> "Side":
         """The rows from start to stop."""
-        return Side(self.vectors[start:stop], None if self.squares is None else self.squares[start:stop])
+        return Side(*(None if part is None else part[start:stop] for part in self))
+
+    def whole(self) -> Tensor:
+        """The vectors in the type of the rows, with nothing rounded away."""
+        vectors = self.vectors.to(table_dtype(self.vectors.dtype))
+        return vectors if self.rest is None else vectors + self.rest
 
 
 def side(vectors: Tensor, geometry: Geometry) -> Side:
@@ -53,28 +63,57 @@ def side(vectors: Tensor, geometry: Geometry) -> Side:
     return Side(vectors, vectors.to(wide).square().sum(1))
 
 
+def half_side(vectors: Tensor, geometry: Geometry) -> Side:
+    """The same for a GPU's matrix units: in bf16, and what that leaves of float32 vectors beside it."""
+    half = vectors.to(torch.bfloat16)
+    squares = None if geometry == "dot" else vectors.to(torch.float32).square().sum(1)
+    return Side(half, squares, None if vectors.dtype == half.dtype else (vectors - half).to(half.dtype))
+
+
 def sides(queries: Tensor, gallery: Tensor | None, geometry: Geometry) -> tuple[Side, Side]:
     """Both sides of a table; they are one and the same where the queries are their own gallery."""
-    half = torch.bfloat16
-    if geometry == "dot" and queries.is_cuda and queries.dtype == half and (gallery is None or gallery.dtype == half):
-        here = Side(queries)
-        return here, here if gallery is None else Side(gallery)
-    here = side(queries, geometry)
-    return here, here if gallery is None else side(gallery, geometry)
+    there = queries if gallery is None else gallery
+    narrow = there.is_cuda and there.dtype == torch.bfloat16 and table_dtype(queries.dtype) == torch.float32
+    prepare = half_side if narrow else side
+    here = prepare(queries, geometry)
+    return here, here if gallery is None else prepare(gallery, geometry)
 
 
-def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
+class Raw(NamedTuple):
+    """A table to be: itself, or products with the squared lengths of both sides that make them distances."""
+
+    entries: Tensor
+    squares: tuple[Tensor, Tensor] | None = None
+    same: float = 0.0
+    """Squared distances up to this part of the query's squared length are rounding."""
+
+    def table(self) -> Tensor:
+        """x_i·x_j or ‖x_i − x_j‖: one pass, left to whoever can do it on the way."""
+        if self.squares is None:
+            return self.entries
+        here = self.squares[0][:, None]
+        square = (here + self.squares[1]).sub_(self.entries, alpha=2)
+        return square.masked_fill_(square <= self.same * here, 0).sqrt_().to(torch.float32)
+
+
+def raw_table(queries: Side, gallery: Side, geometry: Geometry) -> Raw:
     """x_i·x_j or ‖x_i − x_j‖ for every query i and gallery member j.
 
     A float32 product loses d² = |q|² + |g|² − 2 q·g to cancellation where d is small, and small distances are what
-    training looks at. So narrow types take a float64 product or, on a CPU, where that is dear, a float32 one and the
-    differences themselves for the pairs that are close. float64 takes differences everywhere.
+    training looks at. So float32 takes a float64 product or, on a CPU, where that is dear, a float32 one and the
+    differences themselves for the pairs that are close. float64 takes differences everywhere. bf16 products are exact,
+    and summed in float32 they lose less than the rounding of the vectors did.
     """
     q, g = queries.vectors, gallery.vectors
+    if queries.rest is not None:
+        q, g = torch.cat([q, queries.rest], 1), torch.cat([g, g], 1)
     if geometry == "dot":
-        return product(q, g.T)
+        return Raw(product(q, g.T))
     if queries.squares is None or gallery.squares is None:
-        return torch.cdist(q, g, compute_mode="donot_use_mm_for_euclid_dist")
+        return Raw(torch.cdist(q, g, compute_mode="donot_use_mm_for_euclid_dist"))
+    squares = queries.squares, gallery.squares
+    if q.dtype == torch.bfloat16:
+        return Raw(product(q, g.T), squares, max(1, q.shape[1] / 16) * _SAME_HALF)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         lengths = queries.squares.to(q.dtype)[:, None]
         square = (lengths + gallery.squares.to(q.dtype)).addmm_(q, g.T, alpha=-2)
@@ -82,10 +121,14 @@ def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
         if len(close) * _CROWDED <= square.numel():
             for i, j in (part.unbind(1) for part in close.split(4096)):
                 square[i, j] = (q[i] - g[j]).square().sum(1)
-            return square.sqrt_()
-    lengths = queries.squares[:, None]
-    square = (lengths + gallery.squares).addmm_(q.to(lengths.dtype), g.T.to(lengths.dtype), alpha=-2)
-    return square.masked_fill_(square <= _SAME * lengths, 0).sqrt_().to(q.dtype)
+            return Raw(square.sqrt_())
+    wide = queries.squares.dtype
+    return Raw(q.to(wide) @ g.T.to(wide), squares, _SAME)
+
+
+def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
+    """The whole table at once."""
+    return raw_table(queries, gallery, geometry).table()
 
 
 def slopes(weights: Tensor, table: Tensor, geometry: Geometry) -> Tensor:
@@ -101,7 +144,10 @@ def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Te
     Products: S·there. Distances: rowsum(S)·here − S·there.
     """
     pulled = product(slopes.to(there.vectors.dtype), there.vectors)
-    return pulled if geometry == "dot" else slopes.sum(1, keepdim=True) * here.vectors - pulled
+    if geometry == "dot":
+        return pulled
+    # The sum of the very slopes that were multiplied, so that close vectors cancel; rounded, it would move both.
+    return slopes.sum(1, keepdim=True, dtype=pulled.dtype) * here.whole() - pulled
 
 
 def zeros(side: Side) -> Tensor:
