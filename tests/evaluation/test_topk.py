@@ -156,3 +156,20 @@ def test_among_that_does_not_fit_is_refused():
         ev.nearest(x, x, among=torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="give gallery="):
         ev.nearest(x, among=torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("order", ["random", "nearer and nearer", "one row in many"])
+def test_tiles_that_hold_few_better_members_are_looked_at_in_groups(monkeypatch, order):
+    """Many tiles: none better, all better, and better ones for a single query, whose padding must not be found."""
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": 20 * 640, "cuda": 1})
+    generator = torch.Generator().manual_seed(2)
+    queries, gallery = torch.randn(20, 8, generator=generator), torch.randn(6400, 8, generator=generator)
+    if order == "nearer and nearer":
+        gallery = gallery[torch.cdist(gallery, queries[:1])[:, 0].argsort(descending=True)]
+    elif order == "one row in many":
+        gallery[3000:] = queries[7] + 0.1 * gallery[3000:]
+    among = torch.rand(6400, generator=generator) < 0.5
+    distances = torch.cdist(queries.double(), gallery.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.equal(ev.nearest(queries, gallery, k=9).indices, distances.argsort(1)[:, :9])
+    hidden = distances.masked_fill(~among, torch.inf)
+    assert torch.equal(ev.nearest(queries, gallery, k=9, among=among).indices, hidden.argsort(1)[:, :9])

@@ -13,6 +13,8 @@ from tuplet.progress import track
 
 # More candidates than asked for, so that rounding at the last place seldom needs a second look.
 SPARE = 8
+# Entries of a tile that are looked at together; where more than one group in CROWDED is better, all entries are.
+GROUP, CROWDED = 64, 8
 #: Sets to −∞ the entries of a tile of these rows, from this column on, that must not be found.
 Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
 
@@ -129,11 +131,48 @@ def _candidates(scores: Scores, rows: Tensor, width: int, hide: Hide) -> tuple[T
     best = torch.empty(len(rows), 0, dtype=scores.dtype, device=rows.device)
     columns = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
     step = tile_shape(len(rows), count, scores.queries.dim, rows.device)[1]
+    step = max(step // GROUP * GROUP, min(step, GROUP))
     for start in range(0, count, step):
         tile = scores.table(block, slice(start, start + step))
         hide(tile, rows, start)
-        top = tile.topk(min(width, tile.shape[1]), 1)
-        merged = torch.cat([best, top.values], 1)
-        best, place = merged.topk(min(width, merged.shape[1]), 1)
-        columns = torch.cat([columns, top.indices + start], 1).gather(1, place)
+        better = _better(tile, best[:, -1]) if best.shape[1] == width else None
+        if better is None:
+            top = tile.topk(min(width, tile.shape[1]), 1)
+            best, columns = _merged(best, columns, top.values, top.indices + start, width)
+        else:
+            some, values, places = better
+            best[some], columns[some] = _merged(best[some], columns[some], values, places + start, width)
     return best, columns
+
+
+def _merged(best: Tensor, columns: Tensor, values: Tensor, more: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The `width` highest of both scores, with their columns."""
+    merged = torch.cat([best, values], 1)
+    best, place = merged.topk(min(width, merged.shape[1]), 1)
+    return best, torch.cat([columns, more], 1).gather(1, place)
+
+
+def _better(tile: Tensor, worst: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The rows of a tile with entries above `worst`; the values and places of groups of entries that hold those.
+
+    Most tiles hold few, and the highest of each group, which is quickly found, tells where. None where that would not
+    pay: at many of them, and on a GPU, which would have to wait for their number.
+
+    >>> some, values, places = _better(torch.arange(2048.0).view(2, -1), torch.tensor([1024.0, 2000.0]))
+    >>> some.tolist(), values.shape, places[0, -1].item()
+    ([1], torch.Size([1, 64]), 1023)
+    """
+    if tile.is_cuda or tile.shape[1] % GROUP:
+        return None
+    groups = tile.view(len(tile), -1, GROUP)
+    row, group = (groups.amax(2) > worst[:, None]).nonzero(as_tuple=True)
+    if len(row) * CROWDED > groups.shape[0] * groups.shape[1]:
+        return None
+    some, counts = row.unique_consecutive(return_counts=True)
+    line = torch.arange(len(some)).repeat_interleave(counts)
+    place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[line]
+    shape = (len(some), int(counts.max()) if len(counts) else 0, GROUP)
+    values, places = torch.full(shape, -torch.inf, dtype=tile.dtype), torch.zeros(shape, dtype=torch.int64)
+    values[line, place] = groups[row, group]
+    places[line, place] = group[:, None] * GROUP + torch.arange(GROUP)
+    return some, values.flatten(1), places.flatten(1)
