@@ -9,16 +9,13 @@ from torch.nn.functional import softplus
 
 from tuplet.losses.base import RowLoss
 from tuplet.losses.npair import NPairAllLoss
-from tuplet.rows import View, masked_logsumexp, masked_sum, ratio
+from tuplet.rows import View, masked_logsumexp, masked_sum
 
 
 def _over_pairs(view: View, rows: Callable[..., Any]) -> Tensor:
     """The mean of a row function over all positive pairs, each a query of its own."""
-    total, count = view.nothing(), view.nothing()
-    for pairs, exists, near in view.pairs():
-        more, counted = pairs.total(rows, own=(exists, near))
-        total, count = total + more, count + counted
-    return ratio(total, count.detach())
+    pairs, exists, near = view.pairs()
+    return pairs.mean(rows, own=(exists, near))
 
 
 class AngularLoss(RowLoss):

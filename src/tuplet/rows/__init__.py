@@ -7,7 +7,7 @@ from tuplet.rows.engine import default_block_rows
 from tuplet.rows.masked import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum, weighted
 from tuplet.rows.memory import MemoryBank
 from tuplet.rows.ranks import Ranks
-from tuplet.rows.view import Block, Rule, View, ratio
+from tuplet.rows.view import Block, Rule, View
 
 __all__ = [
     "Block",
@@ -21,6 +21,5 @@ __all__ = [
     "masked_mean",
     "masked_min",
     "masked_sum",
-    "ratio",
     "weighted",
 ]

@@ -233,28 +233,51 @@ class View:
                 "members with each other; leave gallery= out"
             )
 
-    def pairs(self) -> "Iterator[tuple[View, Tensor, Tensor]]":
-        """Each ordered positive pair (a, p) as a query of its own, with the negatives of a.
+    def pairs(self) -> "tuple[View, Tensor, Tensor]":
+        """Every positive pair (a, p) as a query of its own, with the negatives of a.
 
-        The query is x_a + x_p in a dot view and the middle of both in a Euclidean one. Yields views of n queries (the
-        k-th positives of all), which of those pairs exist, and the similarity or distance of a and p.
+        The query is x_a + x_p in a dot view and the middle of both in a Euclidean one. Gives the view of them, which of
+        them exist, and the similarity or distance of a and p. Where a batch looks at itself by its labels, (a, p) and
+        (p, a) are one query with the same negatives, and come once.
         """
         self.needs_batch_for_weights("a loss of positive pairs")
-        # Sums are not exact in a half type, nor are the gradients of many views: all this is in the type of the rows.
-        here, there = self.queries.to(self.dtype), self.there.to(self.dtype)
-        base = replace(self, queries=here, gallery=there)
-        everyone = torch.arange(self.size, device=here.device)
         columns, exists = self.members()
-        for k in range(columns.shape[1]):
-            other = columns[:, k]
-            near = base.at(everyone, other)
-            together, table = here + there[other], self.table
-            if self.geometry == "euclidean":
-                together = together / 2
-                table = None if table is None else _middle(table, table[other], near)
-            elif table is not None:
-                table = table + table[other]
-            yield replace(base, queries=together, table=table), exists[:, k], near
+        a = torch.arange(self.size, device=columns.device)[:, None].expand_as(columns).flatten()
+        p, exists = columns.flatten(), exists.flatten()
+        once = self.gallery is None and self.same is equal_labels
+        if once:
+            # At most half of the places hold such a pair: those that do, first. No look at the values.
+            exists = exists & (a < p)
+            first = exists.to(torch.uint8).argsort(descending=True, stable=True)[: len(a) // 2]
+            a, p, exists = a[first], p[first], exists[first]
+        # Sums are not exact in a half type.
+        here, there = self.queries.to(self.dtype)[a], self.there.to(self.dtype)[p]
+        together, near, table = here + there, geo.between(here, there, self.geometry), None
+        if self.table is not None:
+            near = (self.table[a, p] + self.table[p, a]) / 2 if once else self.table[a, p]
+            table = self.table[a] + self.table[p]
+        if self.geometry == "euclidean":
+            together = together / 2
+            table = None if self.table is None else _middle(self.table[a], self.table[p], near)
+        labels, same = self.labels[a], self.same
+        if self.member and same is not equal_labels:
+            labels, same = a, self._same_or_itself
+        pairs = replace(
+            self,
+            queries=together,
+            labels=labels,
+            gallery=self.there,
+            gallery_labels=self.there_labels,
+            same=same,
+            member=False,
+            table=table,
+        )
+        return pairs, exists, near
+
+    def _same_or_itself(self, places: Tensor, there_labels: Tensor) -> Tensor:
+        """Who is the same as the queries at these places, or the query itself: the others are its negatives."""
+        itself = places[:, None] == torch.arange(there_labels.shape[0], device=places.device)
+        return self.same(self.labels[places], there_labels) | itself
 
 
 def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
