@@ -31,7 +31,7 @@ def index(request, tmp_path_factory):
 def recall(index, queries, **options):
     truth = index.search(queries, 10, exact=True, **options)
     found = index.search(queries, 10, **options)
-    # The same scores, whichever way they were found, but for the graph's float32.
+    # The same scores, whichever way they were found, but for float32.
     for scores, rows, true_scores, true_rows in zip(found.scores, found.rows, truth.scores, truth.rows, strict=True):
         known = dict(zip(true_rows.tolist(), true_scores.tolist(), strict=True))
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
@@ -53,6 +53,15 @@ def test_recall_is_measured_and_true(index, kind, capsys):
     # A filter that leaves few is answered exactly.
     assert recall(again, queries, where={"rare": 7}) == 1.0
     assert len(list(index.folder.glob("approximate.*"))) <= 2
+
+
+def test_recall_is_that_of_queries_it_has_not_seen(tmp_path):
+    """In 96 dimensions a graph finds what lies between its own rows far more easily than what is new to it."""
+    drawn = np.random.default_rng(0).normal(size=(10_500, 96)).astype(np.float32)
+    index = Index.create(tmp_path / "i", dim=96)
+    index.add(drawn[:10_000], range(10_000))
+    about = index.build_approximate("hnsw", recall=0.5)
+    assert recall(index, drawn[10_000:]) == pytest.approx(about.recall_at_10, abs=0.03)
 
 
 def test_later_rows_and_deletions_count_at_once(tmp_path):

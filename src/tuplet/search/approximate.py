@@ -1,7 +1,7 @@
 """Approximate search through faiss, with its recall measured against the exact one before it may answer.
 
-faiss proposes candidates. Those of the graph come with scores of the vectors themselves, in float32; those of
-compressed vectors are scored again by the vectors. Rows added after building are searched exactly beside it, and what
+faiss proposes candidates. Those of the graph come with scores of the vectors themselves; those of compressed vectors
+are scored again by the vectors; all in float32. Rows added after building are searched exactly beside it, and what
 was deleted or filtered out is not proposed.
 """
 
@@ -17,7 +17,7 @@ from tuplet import extras
 from tuplet.durable import flush
 from tuplet.progress import track
 from tuplet.search import exact
-from tuplet.search.results import ordered, rescored
+from tuplet.search.results import ordered
 from tuplet.search.snapshot import Snapshot
 
 KINDS = ("hnsw", "ivf_pq")
@@ -25,8 +25,6 @@ KINDS = ("hnsw", "ivf_pq")
 CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
 SAMPLE = 256
-#: Two ways to the same score in float64 may differ by so much of it.
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Approximate:
     file: str
     rows: int  # it covers the first so many
     effort: int  # nodes looked at (hnsw) or lists (ivf_pq): the least that reaches the recall asked for
-    recall_at_10: float  # on a sample of points between neighbours
+    recall_at_10: float  # on rows that were left out until it was measured
     seconds: float
 
     def __str__(self) -> str:
@@ -48,9 +46,10 @@ class Approximate:
 
 
 def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
-    """Build and write one file, with the least effort that reaches `recall` on the sample; refuse one that cannot.
+    """Build and write one file, with the least effort that reaches `recall` on a sample; refuse one that cannot.
 
-    Recall@10 is the share of the ten found whose exact score is at least that of the true tenth.
+    The sample are rows that stay out until it is measured: new to the index, and like those that are in it. Recall@10
+    is the share of the ten found whose score is at least that of the true tenth.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}; choose one of them")
@@ -58,18 +57,20 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
         raise ValueError(f"the index holds {snapshot.count} vectors; search them exactly")
     faiss = _faiss()
     begun = time.monotonic()
+    sample = _sample(snapshot)
     built = _trained(faiss, snapshot, kind)
     for start in track(range(0, len(snapshot.rows), BLOCK), f"building {kind}"):
-        built.add(_prepared(snapshot.vectors[start : start + BLOCK], snapshot.manifest.metric))
+        _add(built, snapshot, np.setdiff1d(np.arange(start, min(start + BLOCK, len(snapshot.rows))), sample))
     seconds = time.monotonic() - begun
     file = f"approximate.{uuid4().hex[:8]}.faiss"
-    queries, tenth = _sample(snapshot)
+    queries, others = snapshot.vectors[sample], snapshot.alive.copy()
+    others[sample] = False
+    tenth = _scores(queries, exact.search(snapshot, queries, 10, others)[1], snapshot)[:, -1:]
     reached, effort = 0.0, 0
     for effort in _efforts(kind, built):
         about = Approximate(kind, file, len(snapshot.rows), effort, 0.0, seconds)
-        _, rows = search(snapshot, built, about, queries, 10, snapshot.alive if snapshot.manifest.deleted else None)
-        scores, _ = rescored(queries, rows, snapshot.vectors, snapshot.manifest.metric, 10)
-        reached = float((scores >= tenth - ROUNDING * abs(tenth)).mean())
+        _, rows = search(snapshot, built, about, queries, 10, others)
+        reached = float((_scores(queries, rows, snapshot) >= tenth).mean())
         if reached >= recall:
             break
     else:
@@ -77,6 +78,7 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
             f"{kind} reaches a recall@10 of {reached:.3f} at its best effort, {effort}, below the {recall} asked for; "
             f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={reached:.2f}, or search exactly"
         )
+    _add(built, snapshot, sample)
     faiss.write_index(built, str(snapshot.folder / file))
     flush(snapshot.folder / file)
     return Approximate(kind, file, len(snapshot.rows), effort, reached, seconds)
@@ -104,7 +106,10 @@ def search(
         scores = similarity(scores, metric)
         scores[rows < 0] = -np.inf
     else:
-        scores, rows = rescored(queries, rows, snapshot.vectors, metric, k)
+        scores = _scores(queries, rows, snapshot)
+        if rows.shape[1] > k:  # many times faster than to put all in order
+            best = np.argpartition(-scores, k, 1)[:, :k]
+            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
     if about.rows < len(snapshot.rows):
         rest = np.zeros(len(snapshot.rows), bool)
         rest[about.rows :] = True if allowed is None else allowed[about.rows :]
@@ -146,9 +151,9 @@ def _trained(faiss: Any, snapshot: Snapshot, kind: str) -> Any:
     count, dim, metric = len(snapshot.rows), snapshot.manifest.dim, snapshot.manifest.metric
     measure = faiss.METRIC_L2 if metric == "euclidean" else faiss.METRIC_INNER_PRODUCT
     if kind == "hnsw":
-        built = faiss.IndexHNSWFlat(dim, 32, measure)
-        built.hnsw.efConstruction = 80
-        return built
+        graph = faiss.IndexHNSWFlat(dim, 32, measure)
+        graph.hnsw.efConstruction = 80
+        return faiss.IndexIDMap(graph)
     lists = max(1, min(int(4 * count**0.5), count // 39))
     parts = max(part for part in range(1, max(1, dim // 4) + 1) if dim % part == 0)
     built = faiss.index_factory(dim, f"IVF{lists},PQ{parts}x{8 if count >= 10_000 else 4}", measure)
@@ -179,15 +184,36 @@ def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, all
     return find(queries, k, params=params)
 
 
-def _sample(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
-    """Queries that are no rows themselves, midway between a row and its tenth neighbour; their exact tenth scores."""
-    allowed = snapshot.alive if snapshot.manifest.deleted else None
+def _sample(snapshot: Snapshot) -> np.ndarray:
+    """Rows to measure with, in order; ten at least remain to be found."""
     rows = np.flatnonzero(snapshot.alive)
-    rows = np.sort(np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows)), replace=False))
-    starts = snapshot.vectors[rows]
-    neighbours = exact.search(snapshot, starts, 11, allowed)[1]
-    queries = (starts + snapshot.vectors[neighbours[:, -1]]) / 2
-    return queries, exact.search(snapshot, queries, 10, allowed)[0][:, -1:]
+    return np.sort(np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows) - 10), replace=False))
+
+
+def _add(built: Any, snapshot: Snapshot, rows: np.ndarray) -> None:
+    built.add_with_ids(_prepared(snapshot.vectors[rows], snapshot.manifest.metric), rows)
+
+
+def _scores(queries: np.ndarray, rows: np.ndarray, snapshot: Snapshot) -> np.ndarray:
+    """The scores of each query's candidate rows (n, c) by the vectors, computed in float32; −∞ where a row is −1.
+
+    By faiss: the threads of another library would fight with its own for the cores.
+    """
+    faiss, metric = _faiss(), snapshot.manifest.metric
+    euclidean = metric == "euclidean"
+
+    def by_rows(function: Any, queries: np.ndarray) -> np.ndarray:
+        found = np.empty(rows.shape, np.float32)
+        arrays = [faiss.swig_ptr(x) for x in (found, queries, snapshot.vectors, rows)]
+        function(*arrays, snapshot.manifest.dim, *rows.shape)
+        return found
+
+    queries, rows = _prepared(queries, metric), np.ascontiguousarray(rows)
+    scores = by_rows(faiss.fvec_L2sqr_by_idx if euclidean else faiss.fvec_inner_products_by_idx, queries)
+    if metric == "cosine":
+        lengths = np.sqrt(by_rows(faiss.fvec_L2sqr_by_idx, np.zeros_like(queries)))
+        scores /= np.where((lengths > 0) & (rows >= 0), lengths, 1)
+    return similarity(scores, metric)
 
 
 def described(about: Any) -> Approximate | None:

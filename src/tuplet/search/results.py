@@ -56,28 +56,6 @@ class Found(Sequence[list[Hit]]):
         return [Hit(item.pop("id"), score, item) for item, score in pairs]
 
 
-def rescored(
-    queries: np.ndarray, rows: np.ndarray, vectors: np.ndarray, metric: str, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best k of each query's candidate rows by their scores in float64; of equals the lower row first.
-
-    Candidates (queries, c) are padded with −1, which come last with a score of −∞.
-    """
-    # NumPy rather than torch: the threads of torch's OpenMP and those of faiss's would fight for the cores.
-    members = vectors[rows.clip(0)].astype(np.float64)
-    wanted = queries.astype(np.float64)
-    if metric == "euclidean":
-        members -= wanted[:, None]
-        scores = -np.sqrt(np.einsum("ncd,ncd->nc", members, members))
-    else:
-        scores = np.einsum("nd,ncd->nc", wanted, members)
-    if metric == "cosine":
-        lengths = np.sqrt(np.einsum("ncd,ncd->nc", members, members)) * np.linalg.norm(wanted, axis=1)[:, None]
-        scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
-    scores[rows < 0] = -np.inf
-    return ordered(scores, rows, k)
-
-
 def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k highest scores of each query and their rows, in order; of equals the lower row first.
 
