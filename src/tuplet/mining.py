@@ -8,6 +8,8 @@ carry no gradient. A rule of your own is a class with one method:
 ...         return block.positive & (block.distance() > 0.5), block.negative
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -16,14 +18,20 @@ from tuplet.rows import Block, View, masked_max, masked_min
 
 
 class Mining(nn.Module):
-    """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more."""
+    """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more.
+
+    A rule that keeps all positives and names one negative for each of them sets `names` and gives their columns: a loss
+    then looks at those pairs alone, which is faster.
+    """
+
+    names = False
 
     def inputs(self, view: View) -> tuple[Tensor, ...]:
         """Tensors with a row per query that `forward` gets beside the block."""
         return ()
 
-    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The positives and the negatives that are kept."""
+    def forward(self, block: Block, *inputs: Tensor) -> Any:
+        """The masks of the positives and of the negatives that are kept; or columns (R, K) from a rule that names."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(block)")
 
     def advance(self) -> None:
@@ -65,14 +73,15 @@ class SemiHard(Mining):
     >>> loss = RAWLoss(mining=SemiHard())
     """
 
+    names = True
+
     def inputs(self, view: View) -> tuple[Tensor, ...]:
         """The positives by index."""
         return view.members()
 
-    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mark the choice of each positive."""
-        index, exists = inputs
-        return block.positive, marked(semi_hard(block.farness(), block.negative, index), exists, block.negative)
+    def forward(self, block: Block, *inputs: Tensor) -> Tensor:
+        """The choice of each positive."""
+        return semi_hard(block.farness(), block.negative, inputs[0])
 
 
 class DistanceWeighted(Mining):
@@ -90,6 +99,7 @@ class DistanceWeighted(Mining):
     >>> loss = MarginLoss(mining=DistanceWeighted(cutoff=0.5, far=1.4))
     """
 
+    names = True
     calls: Tensor
 
     def __init__(self, cutoff: float = 0.5, far: float = 1.4, seed: int = 0) -> None:
@@ -107,9 +117,9 @@ class DistanceWeighted(Mining):
         index, exists = view.members()
         return index, exists, counter.uniform(self.seed, self.calls, view.positions[:, None], index)
 
-    def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, block: Block, *inputs: Tensor) -> Tensor:
         """Walk each row's cumulative probabilities up to the drawn numbers."""
-        _, exists, draws = inputs
+        draws = inputs[2]
         d = block.distance()
         near = block.negative & (d < self.far)
         some = near.any(1, keepdim=True)
@@ -120,8 +130,7 @@ class DistanceWeighted(Mining):
         cumulative = (log_weights - torch.where(peak > -torch.inf, peak, 0)).exp().cumsum(1)
         # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum, and `right` steps over weights of zero.
         target = draws.to(d.dtype) * cumulative[:, -1:]
-        chosen = torch.searchsorted(cumulative, target, right=True).clamp_max(d.shape[1] - 1)
-        return block.positive, marked(chosen, exists, block.negative)
+        return torch.searchsorted(cumulative, target, right=True).clamp_max(d.shape[1] - 1)
 
     def _log_weights(self, d: Tensor, n: int) -> Tensor:
         d = d.clamp(self.cutoff, 2 - 1e-6)
@@ -163,10 +172,3 @@ def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:
         beyond = torch.where(near > farness.gather(1, positives[:, k : k + 1]), near, torch.inf).min(1)
         chosen.append(torch.where(beyond.values < torch.inf, beyond.indices, farthest))
     return torch.stack(chosen, 1) if chosen else positives
-
-
-def marked(index: Tensor, exists: Tensor, among: Tensor) -> Tensor:
-    """The mask of the listed columns (those that exist and are `among`), from indices (R, K)."""
-    votes = torch.zeros_like(among, dtype=torch.uint8)
-    votes = votes.scatter_reduce(1, index, exists.to(torch.uint8), "amax")
-    return (votes > 0) & among

@@ -13,15 +13,19 @@ from tuplet.rows import View
 
 def kept(rule, geometry, x, labels, **look):
     """The masks that a rule leaves, gathered from whatever blocks the view makes."""
-    view = View(geometry, x, labels, rule=rule, **look)
+    n = len(x)
     masks = []
 
-    def rows(table, positive, negative):
-        masks.append((positive, negative))
+    def rows(table, positive, negative, columns):
+        whole = torch.zeros(len(table), n, dtype=torch.int64)
+        columns = columns.expand_as(positive)
+        masks.append(tuple(whole.scatter_add(1, columns, mask.long()) for mask in (positive, negative)))
         return table.sum(1)
 
-    view.each(rows)
-    return tuple(torch.cat(parts) for parts in zip(*masks, strict=True))
+    View(geometry, x, labels, rule=rule, **look).each(rows, other=(torch.arange(n),))
+    votes = [torch.cat(parts) for parts in zip(*masks, strict=True)]
+    assert max(vote.max() for vote in votes) <= 1
+    return tuple(vote.bool() for vote in votes)
 
 
 def assert_masks(ours, truth):

@@ -46,7 +46,8 @@ class Side(NamedTuple):
 
     def block(self, start: int, stop: int) -> "Side":
         """The rows from start to stop."""
-        return Side(*(None if part is None else part[start:stop] for part in self))
+        squares, rest = (None if part is None else part[start:stop] for part in (self.squares, self.rest))
+        return Side(self.vectors[start:stop], squares, rest)
 
     def whole(self) -> Tensor:
         """The vectors in the type of the rows, with nothing rounded away."""
@@ -156,9 +157,5 @@ def zeros(side: Side) -> Tensor:
 
 
 def between(a: Tensor, b: Tensor, geometry: Geometry) -> Tensor:
-    """The similarity or distance of each row of a with the same row of b, differentiable; d = 0 has gradient 0."""
-    if geometry == "dot":
-        return (a * b).sum(1)
-    square = (a - b).square().sum(1)
-    apart = square > 0
-    return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
+    """The similarity or distance of each vector of a with that of b, differentiable; d = 0 has gradient 0."""
+    return (a * b).sum(-1) if geometry == "dot" else torch.linalg.vector_norm(a - b, dim=-1)

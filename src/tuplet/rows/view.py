@@ -11,6 +11,7 @@ from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
 from tuplet.rows.engine import Walk, block_masks, default_block_rows, equal_labels, walk_rows
 from tuplet.rows.members import Members, members_by_label, members_by_mask
+from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
 
 
@@ -39,11 +40,17 @@ class Block(NamedTuple):
 class Rule(Protocol):
     """Chooses the informative pairs of a block: the `rule` of a view, as every rule of `tuplet.mining` is one."""
 
-    def inputs(self, view: "View") -> tuple[Tensor, ...]:
-        """Tensors with a row per query that the rule wants to see beside the block."""
+    names: bool
+    """Whether it names the negatives, by column, or marks them."""
 
-    def __call__(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The positives and the negatives that are kept."""
+    def inputs(self, view: "View") -> tuple[Tensor, ...]:
+        """Tensors with a row per query that the rule wants to see beside the block; first the positives, if it names.
+
+        Those are as `View.members` gives them: columns (n, K), and which of these exist.
+        """
+
+    def __call__(self, block: Block, *inputs: Tensor) -> Any:
+        """The positives and the negatives that are kept, as masks; or a negative for each positive, columns (R, K)."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +156,24 @@ class View:
         other: Sequence[Tensor] = (),
         shared: Sequence[Tensor] = (),
     ) -> Any:
-        if self.rule is not None:
-            seen = self.rule.inputs(self)
-            rows = _choosing(self.rule, rows, len(seen), self.geometry, self.queries.shape[1])
-            own = (*seen, *own)
+        if self.rule is None:
+            return self._walk_rows(reduce, rows, own, other, shared)
+        seen = self.rule.inputs(self)
+        if self.rule.names:
+            return self._walk_named(self.rule, seen, reduce, rows, own, other, shared)
+        return self._walk_rows(reduce, _marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
+
+    def _walk_rows(
+        self,
+        reduce: Literal["total", "each", "sum"],
+        rows: Callable[..., Any],
+        own: Sequence[Tensor] = (),
+        other: Sequence[Tensor] = (),
+        shared: Sequence[Tensor] = (),
+    ) -> Any:
         extras = [self._input(x) for x in (*own, *other, *shared)]
+        if self.table is not None:
+            return _reduced(reduce, rows(self.table, *self._masks(0, self.size), *extras))
         walk = Walk(
             rows=rows,
             reduce=reduce,
@@ -166,10 +186,45 @@ class View:
             moves_gallery=self.moves_gallery,
             own=len(own),
         )
-        if self.table is None:
-            return walk_rows(walk, self.queries, self.gallery, self.labels, self.gallery_labels, self.valid, extras)
-        out = rows(self.table, *self._masks(0, self.size), *extras)
-        return (torch.where(out[1] > 0, out[0], 0).sum(), out[1].sum()) if reduce == "total" else out
+        return walk_rows(walk, self.queries, self.gallery, self.labels, self.gallery_labels, self.valid, extras)
+
+    def _walk_named(
+        self,
+        rule: Rule,
+        seen: Sequence[Tensor],
+        reduce: Literal["total", "each", "sum"],
+        rows: Callable[..., Any],
+        own: Sequence[Tensor],
+        other: Sequence[Tensor],
+        shared: Sequence[Tensor],
+    ) -> Any:
+        """Tables of the positives and the named negatives alone, one column at least: the rest is looked at once."""
+        share = slice(*self.share())
+        index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in seen[:2])
+        with torch.no_grad():
+            named = self._walk_rows("each", _naming(rule, self), seen)
+        # In order, so that one named twice is found; −1 stands for none.
+        named = named.sort(1).values
+        once = named.diff(dim=1, prepend=named.new_full((len(named), 1), -1)) > 0
+        columns = torch.cat([index, named.clamp_min(0)], 1)
+        out = rows(
+            self._picked(columns),
+            torch.cat([exists, torch.zeros_like(once)], 1),
+            torch.cat([torch.zeros_like(exists), once], 1),
+            *(self._input(x)[share] for x in own),
+            *(self._input(x)[columns] for x in other),
+            *(self._input(x) for x in shared),
+        )
+        return _reduced(reduce, out)
+
+    def _picked(self, columns: Tensor) -> Tensor:
+        """The similarity or distance of each query of this process's share and each of its columns."""
+        if self.table is not None:
+            return self.table.gather(1, columns)
+        start, stop = self.share()
+        rows = default_block_rows(self.size, columns.shape[1] * self.queries.shape[1], self.dtype, columns.device)
+        there = self.there if self.moves_gallery else self.there.detach()
+        return picked(self.queries[start:stop], there, columns, self.geometry, rows)
 
     @property
     def _block_rows(self) -> int:
@@ -287,14 +342,32 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
 
 
-def _choosing(rule: Rule, rows: Callable[..., Any], seen: int, geometry: geo.Geometry, dim: int) -> Callable[..., Any]:
-    """The row function behind a rule that chooses its positives and negatives."""
+def _marking(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Callable[..., Any]:
+    """The row function behind a rule that marks its positives and negatives."""
 
-    def chosen(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
-        block = Block(table.detach(), positive, negative, geometry, dim)
+    def marked(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
+        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
         return rows(table, *rule(block, *extras[:seen]), *extras[seen:])
 
-    return chosen
+    return marked
+
+
+def _naming(rule: Rule, view: View) -> Callable[..., Tensor]:
+    """The row function that gives the columns which a rule names, −1 for those that are no negatives."""
+
+    def named(
+        table: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor, *more: Tensor
+    ) -> Tensor:
+        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
+        columns = rule(block, index, exists, *more)
+        return torch.where(exists & negative.gather(1, columns), columns, -1)
+
+    return named
+
+
+def _reduced(reduce: Literal["total", "each", "sum"], out: Any) -> Any:
+    """What all the rows at once come to."""
+    return (torch.where(out[1] > 0, out[0], 0).sum(), out[1].sum()) if reduce == "total" else out
 
 
 def ratio(total: Tensor, count: Tensor) -> Tensor:
