@@ -15,7 +15,7 @@ from tuplet.data.crops import views
 from tuplet.data.dataset import Dataset
 from tuplet.data.glyphs import glyphs
 from tuplet.data.opening import open
-from tuplet.data.store import Store, load
+from tuplet.data.store import Store, hold, load
 
 __all__ = [
     "Augment",
@@ -26,6 +26,7 @@ __all__ = [
     "from_features",
     "from_images",
     "glyphs",
+    "hold",
     "load",
     "open",
     "views",

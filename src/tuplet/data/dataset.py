@@ -81,7 +81,7 @@ class Dataset:
             raise ValueError("this dataset holds feature vectors and no images")
         source = self.images[index]
         if isinstance(source, Tensor):
-            return Image.fromarray(source.permute(1, 2, 0).contiguous().numpy())
+            return Image.fromarray(source.permute(1, 2, 0).cpu().numpy())
         return read_image(source if isinstance(source, str) else read_bytes(source), str(source), least)
 
     def select(self, indices: Sequence[int] | Tensor) -> "Dataset":

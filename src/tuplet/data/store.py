@@ -102,6 +102,28 @@ def load(
     return _store(data, values, torch.tensor(aspects), errors, on_error)
 
 
+def hold(
+    data: Dataset,
+    size: int | None = None,
+    device: torch.device | str = "cpu",
+    folder: str | os.PathLike[str] | None = None,
+    on_error: Literal["stop", "skip"] = "stop",
+) -> Dataset:
+    """The dataset with its pictures decoded and held in memory, or on a device: whatever reads them reads these.
+
+    Several runs on it decode nothing. Sizes, folders and unreadable files are as `load` has them; what could not be
+    read is left out.
+
+    >>> from tuplet.data import from_images
+    >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape
+    torch.Size([4, 3, 16, 16])
+    """
+    store = load(data, size, folder, on_error=on_error).to(device)
+    if store.data.features is not None:
+        return replace(store.data, features=store.values)
+    return replace(store.data, images=store.values, aspects=store.aspects, source=data.source)
+
+
 def _store(data: Dataset, values: Tensor, aspects: Tensor, errors: dict[int, str], on_error: str) -> Store:
     if errors:
         sentences = list(errors.values())

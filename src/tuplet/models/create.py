@@ -26,6 +26,7 @@ def create(
     dim: int | None = 512,
     levels: str = "H",
     pooling: Pooling = "mean",
+    layer_norm: bool = False,
     normalize: Normalize = True,
     weights: str | os.PathLike[str] | None = None,
     preprocessing: Preprocessing | Mapping[str, Any] | None = None,
@@ -41,6 +42,7 @@ def create(
         dim: the length of a level's embedding; None gives the pooled features without a layer on top.
         levels: which of the backbone's levels have a head: "L", "M", "H" or several, such as "LMH".
         pooling: "mean", "max" or "mean+max", their sum.
+        layer_norm: bring the pooled features of each picture to mean 0 and deviation 1 before the layer on top.
         normalize: to unit length always (True), never (False) or outside training only ("eval").
         weights: a known name (`models.KNOWN`) or a file; None is a random start; "pretrained" is timm's own choice.
         preprocessing: what the weights say unless this says otherwise: all of it, or only some fields, as in
@@ -64,7 +66,7 @@ def create(
         if prepared is None:
             raise ValueError(f"{name} has no preprocessing to change; give a whole models.Preprocessing")
         prepared = replace(prepared, **preprocessing)
-    return _assemble(Config(name, options, dim, levels, pooling, normalize, prepared), backbone)
+    return _assemble(Config(name, options, dim, levels, pooling, normalize, prepared, layer_norm), backbone)
 
 
 def _own(

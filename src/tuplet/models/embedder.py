@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import layer_norm, normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet.models import folder as storage
@@ -35,6 +35,7 @@ class Config:
     pooling: Pooling
     normalize: Normalize
     preprocessing: Preprocessing | None
+    layer_norm: bool = False
 
     def __post_init__(self) -> None:
         if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(LEVELS):
@@ -64,7 +65,7 @@ def pool(x: Tensor, how: Pooling) -> Tensor:
 
 
 class Embedder(nn.Module):
-    """Pictures to vectors: backbone → pooling → linear layer → unit length, for each level.
+    """Pictures to vectors: backbone → pooling (→ LayerNorm) → linear layer → unit length, for each level.
 
     Called with images (N, 3, H, W) in 0 … 255, uint8 or float, it takes off the mean and divides by the deviation of
     its weights itself. It gives (N, width): the levels' vectors one after another. Where they are normalised, each
@@ -120,11 +121,15 @@ class Embedder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings (N, width), float32 or wider."""
         maps = self.backbone(self._prepare(images), self.config.levels)
-        vectors = [head(pool(maps[level], self.config.pooling)) for level, head in self.heads.items()]
+        vectors = [head(self._pooled(maps[level])) for level, head in self.heads.items()]
         vectors = [v.to(torch.promote_types(v.dtype, torch.float32)) for v in vectors]
         if self._unit():
             vectors = [normalize(v, dim=1) / math.sqrt(len(vectors)) for v in vectors]
         return torch.cat(vectors, 1)
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        vectors = pool(x, self.config.pooling)
+        return layer_norm(vectors, vectors.shape[1:]) if self.config.layer_norm else vectors
 
     def split(self, embeddings: Tensor) -> list[Tensor]:
         """The embedding of each level, from low to high, at unit length where the embedder normalises.
@@ -149,6 +154,15 @@ class Embedder(nn.Module):
         part.frozen_batchnorm = self.frozen_batchnorm
         part.training = self.training
         return part
+
+    def compiled(self) -> "Embedder":
+        """An embedder that shares this one's weights and runs its backbone compiled, anew for each shape of input.
+
+        Another embedder with the same backbone, whatever its head, finds it compiled in the same process.
+        """
+        fast = self.select(self.config.levels)
+        fast.backbone = cast(Backbone, torch.compile(self.backbone, dynamic=False))
+        return fast
 
     def _unit(self) -> bool:
         return self.config.normalize is True or (self.config.normalize == "eval" and not self.training)

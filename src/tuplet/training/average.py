@@ -28,7 +28,6 @@ class Average:
     def update(self, step: int) -> None:
         """Follow the embedder after a step, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        for mine, theirs in zip(self.embedder.parameters(), self.source.parameters(), strict=True):
-            mine.lerp_(theirs, 1 - decay)
+        torch._foreach_lerp_(list(self.embedder.parameters()), list(self.source.parameters()), 1 - decay)
         for copied, buffer in zip(self.embedder.buffers(), self.source.buffers(), strict=True):
             copied.copy_(buffer)

@@ -54,8 +54,10 @@ class Examples:
         return images.to(memory_format=torch.channels_last)
 
 
-def embed(embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256) -> Tensor:
-    """The embeddings of some examples as testing sees them: the centre crop, in evaluation mode.
+def embed(
+    embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256, mirror: bool = False
+) -> Tensor:
+    """The embeddings of some examples as testing sees them: the centre crop, or its mirror image, in evaluation mode.
 
     >>> from tuplet import models
     >>> from tuplet.data import from_features
@@ -69,7 +71,7 @@ def embed(embedder: Embedder, store: Store, which: range | list[int], batch_size
             values = store.values[numbers.to(store.values.device)].to(device)
             if embedder.preprocessing is not None:
                 p, aspects = embedder.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
-                values = views(values, p.size, p.resize, p.how, aspects)[:, 0]
+                values = views(values, p.size, p.resize, p.how, aspects, mirror=mirror)[:, -1]
             parts.append(embedder(values))
     return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
@@ -86,6 +88,8 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
     validation = test
     if settings.validation:
         train, validation = train.split(1 - settings.validation, settings.seed)
+    if settings.test_on == "validation":
+        test = validation
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
 
 
@@ -93,6 +97,8 @@ def make_examples(
     data: Dataset, split: Split, settings: Settings, prepared: Preprocessing | None, device: torch.device
 ) -> Examples:
     """Decode each part of a dataset."""
+    if prepared is None and settings.mirrored:
+        raise ValueError("mirrored is True and the data are feature vectors, which have no mirror image; leave it out")
     size = None if prepared is None else settings.stored_size or prepared.resize
 
     def part(places: Tensor) -> Part:
@@ -104,7 +110,7 @@ def make_examples(
     return Examples(
         # One proxy a class: the labels that are trained on count from 0.
         train=replace(train, store=replace(train.store, data=train.data.dense())),
-        validation=part(split.validation) if settings.validation else test,
+        validation=test if split.validation is split.test else part(split.validation),
         test=test,
         augment=None if prepared is None else _augment(prepared, settings),
         ks=recall_ks(data),
@@ -134,7 +140,7 @@ def facts(data: Dataset) -> dict[str, Any]:
     labels = hashlib.sha256(data.labels.numpy().tobytes())
     labels.update(repr((data.class_names, data.splits)).encode())
     held = data.images if data.features is None else data.features
-    some = held[:: max(1, len(held) // 256)].contiguous().numpy().tobytes() if isinstance(held, Tensor) else b""
+    some = held[:: max(1, len(held) // 256)].contiguous().cpu().numpy().tobytes() if isinstance(held, Tensor) else b""
     return {
         "examples": len(data),
         "classes": len(data.classes),

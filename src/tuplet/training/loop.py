@@ -1,5 +1,6 @@
 """The training loop."""
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tuplet.data import Batch, batches
+from tuplet.evaluation import average_views
 from tuplet.progress import silent, track
 from tuplet.training.events import Events
 from tuplet.training.examples import Examples
@@ -42,10 +44,11 @@ class Loop:
         """Go on until the last step, or until nothing has become better for long enough."""
         settings, state, team, progress = self.settings, self.state, self.team, self.state.progress
         embedder, objective, optimizer, scaler = state.embedder, state.objective, state.optimizer, state.scaler
-        parallel, hold = team.parallel(embedder)
-        network = torch.compile(parallel) if settings.compile else parallel
+        network, hold = team.parallel(embedder.compiled() if settings.compile else embedder)
         half = torch.autocast(team.device.type, getattr(torch, settings.precision), settings.precision != "float32")
-        stream = self._batches()
+        stream, upcoming = self._batches(), None
+        # The next batch is made while the device still works on this one, unless it depends on the weights.
+        ahead = settings.sampler != "hard_class"
         began = time.perf_counter() - progress.seconds
 
         def embed(inputs: Tensor) -> Tensor:
@@ -57,8 +60,7 @@ class Loop:
                 break
             with silent():
                 step_began = time.perf_counter()
-                batch = next(stream)
-                inputs = self.examples.inputs(batch, step)
+                batch, inputs = upcoming or next(stream)
                 rate = set_rate(optimizer, settings, step)
 
                 def loss_of(embeddings: Tensor, labels: Tensor = batch.labels, step: int = step) -> Tensor:
@@ -67,7 +69,9 @@ class Loop:
                 value, embeddings = backward(embed, inputs, loss_of, scaler.scale, settings.piece_size, hold)
                 scaler.unscale_(optimizer)
                 length = shorten(optimizer, settings.clip)
-                loss, gradient = value.item(), length.item()
+                upcoming = next(stream) if ahead and step + 1 < settings.steps else None
+                # The only wait for the device in a step, and for both at once.
+                loss, gradient = torch.stack([value, length]).tolist()
                 # With float16 the scaler leaves out a step whose gradient overflows, and goes on at a smaller scale.
                 if not math.isfinite(loss) or not (math.isfinite(gradient) or scaler.is_enabled()):
                     self._stop(batch, embeddings, loss)
@@ -96,12 +100,17 @@ class Loop:
         """Every metric of the best embedder on the test split, and its vectors."""
         progress, test = self.state.progress, self.examples.test
         self.folder.load_embedder("best", self.state.embedder, self.team)
-        vectors = vectors_of(self.state.embedder, test, self.team).float().cpu()
+        sides = (False, True) if self.settings.mirrored else (False,)
+        views = [vectors_of(self.state.embedder, test, self.team, mirror).float() for mirror in sides]
         if self.events is not None:
-            metrics = everything(vectors, test.data, self.examples.ks, self.settings.seed)
-            metrics |= {"split": "test", "embedder": "best", "step": progress.best_step}
+            metrics = everything(views[0], test.data, self.examples.ks, self.settings.seed)
+            if self.settings.mirrored:
+                metrics["mirrored"] = everything(
+                    average_views(views), test.data, self.examples.ks, self.settings.seed, metric="cosine"
+                )
+            metrics |= {"split": self.settings.test_on, "embedder": "best", "step": progress.best_step}
             metrics["chosen_on"] = "validation" if self.settings.validation else "test"
-            tensors = {"embeddings": vectors, "labels": test.data.labels, "indices": test.indices}
+            tensors = {"embeddings": views[0].cpu(), "labels": test.data.labels, "indices": test.indices}
             self.folder.write_tensors(VECTORS, tensors)
             found = {"best_step": progress.best_step, "recall_at_1": metrics["recall_at_1"]}
             self.events.write("end", step=progress.step, **found, seconds=progress.seconds)
@@ -110,9 +119,12 @@ class Loop:
             # Written last: it says that the run is finished.
             self.folder.write_json(EVALUATION, metrics)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[tuple[Batch, Tensor]]:
+        """The batches from the next step on, each with what the network sees of it."""
+        steps = itertools.count(self.state.progress.step)
         while True:
-            yield from batches(self.examples.train.store, self.state.sampler, self.team.device)
+            for batch in batches(self.examples.train.store, self.state.sampler, self.team.device):
+                yield batch, self.examples.inputs(batch, next(steps))
 
     def _log(self, rate: float, gradient: float) -> None:
         progress, size = self.state.progress, self.settings.batch_size or 0

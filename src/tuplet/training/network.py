@@ -45,6 +45,7 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
         dim=config.dim,
         levels=config.levels,
         pooling=config.pooling,
+        layer_norm=config.layer_norm,
         normalize=config.normalize,
         frozen_batchnorm=frozen or embedder.frozen_batchnorm,
     )
@@ -65,6 +66,7 @@ def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embed
         dim=settings.dim,
         levels=settings.levels,
         pooling=settings.pooling,
+        layer_norm=settings.layer_norm,
         normalize=usual_normalize(loss) if settings.normalize is None else settings.normalize,
         weights=settings.weights,
         preprocessing={k: v for k, v in prepared.items() if v is not None} or None,

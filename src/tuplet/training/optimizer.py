@@ -19,9 +19,11 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
         raise ValueError("nothing in the model or the loss can learn; leave some parameters unfrozen, or give a dim")
     for group in groups:
         group["start"] = group["lr"]
+    # One kernel for all weights of a group, where there is one.
+    fused = embedder.device.type == "cuda"
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups)
+        return torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups, fused=fused)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> float:

@@ -21,7 +21,7 @@ _BELONGINGS = {
     "model": ("weights", "model_options", "size", "resize", "fit", "stored_size"),
 }
 #: What an embedder that is made already has decided.
-_DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "normalize", "size", "resize", "fit")
+_DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "layer_norm", "normalize", "size", "resize", "fit")
 
 
 class Unsaid(str):

@@ -42,6 +42,7 @@ class Settings:
     dim: Annotated[int | None, "the length of a level's embedding; None is the backbone's features"] = 512
     levels: Annotated[str, "which of the backbone's levels are embedded, such as LMH; each has its own loss"] = "H"
     pooling: Annotated[Pooling, "how a map becomes a vector"] = "mean"
+    layer_norm: Annotated[bool, "bring pooled features to mean 0 and deviation 1 before the new layer"] = False
     normalize: Annotated[
         bool | Literal["eval"] | None,
         "unit length always, never, or outside training only; None is what the loss is defined on",
@@ -94,8 +95,13 @@ class Settings:
     seed: Annotated[int, "of everything that is drawn"] = 0
     device: Annotated[str | None, "cpu, cuda, cuda:1 …; None is a GPU where there is one"] = None
     precision: Annotated[Literal["float32", "bfloat16", "float16"], "the type that the network computes in"] = "float32"
-    compile: Annotated[bool, "compile the network with torch.compile"] = False
+    compile: Annotated[bool, "compile the backbone with torch.compile: once a process"] = False
     validation: Annotated[float, "the share of the training classes that chooses the best; 0 is the test split"] = 0.0
+    test_on: Annotated[
+        Literal["test", "validation"],
+        "what the end measures; validation leaves the test split unseen",
+    ] = "test"
+    mirrored: Annotated[bool, "measure at the end also with vectors averaged with those of the mirror images"] = False
     evaluate_every: Annotated[int, "steps between evaluations; the last step always is one"] = 100
     patience: Annotated[int | None, "stop after this many evaluations without a better one"] = None
     checkpoint_every: Annotated[int, "steps between checkpoints, from which a killed run goes on"] = 100
@@ -113,6 +119,8 @@ class Settings:
                     raise ValueError(f"{name} is {value}; it must be {words}")
         if self.schedule == "step" and self.decay_every is None:
             raise ValueError("schedule='step' needs decay_every, the number of steps after which the rate falls")
+        if self.test_on == "validation" and not self.validation:
+            raise ValueError("test_on='validation' needs validation, the share of the training classes to measure on")
         if isinstance(self.loss, RowLoss) and self.loss_options:
             raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 

@@ -13,9 +13,9 @@ from tuplet.training.examples import Part, embed
 from tuplet.training.processes import Team
 
 
-def vectors_of(embedder: Embedder, part: Part, team: Team) -> Tensor:
-    """The embeddings of a part; every process makes its share and gets all of them."""
-    own = embed(embedder, part.store, team.own_share(len(part.store)))
+def vectors_of(embedder: Embedder, part: Part, team: Team, mirror: bool = False) -> Tensor:
+    """The embeddings of a part, or of its mirror images; every process makes its share and gets all of them."""
+    own = embed(embedder, part.store, team.own_share(len(part.store)), mirror=mirror)
     return team.rows_of_all(own)
 
 

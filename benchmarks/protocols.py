@@ -1,0 +1,281 @@
+"""The papers' tables on real photographs: every method under one protocol, run by run, as far as the time goes.
+
+    TUPLET_DATA=folder python benchmarks/protocols.py --stage search --dataset cub200 --limit-seconds 540
+    TUPLET_DATA=folder python benchmarks/protocols.py --stage 1 --dataset cub200
+
+Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py);
+1 measures the six rows that the papers are known for; 2 their other seeds; 3 the other methods; 4 what the papers vary;
+5 the best recipe; 6 the other seeds of the papers' other methods. Each run is one JSON file, written to --out as it
+ends. A run whose file is there is not repeated, and none is begun that would not end within the limit, so the same
+command goes on where it stopped. `--dataset glyphs` rehearses everything in minutes on any machine.
+"""
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import choosing
+import common
+import tuplet
+from choosing import Change
+from methods import BENCHES, FAMILIES, METHODS
+from tuplet import data
+from tuplet.cli.options import flag
+from tuplet.data import Dataset
+
+RESULTS = common.ROOT / "benchmarks" / "results"
+#: The steps of a command and the seconds that it takes to start, as long as nothing was measured.
+_GUESS = (0.04, 90.0)
+
+
+class OutOfTimeError(Exception):
+    """The next run would not end within the limit."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its file's name, what it is of, and the options of `tuplet.train`."""
+
+    name: str
+    kind: str
+    dataset: str
+    method: str
+    options: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """What a user types to get the same run."""
+        said = [f"{flag(name)} {_typed(value)}" for name, value in self.options.items()]
+        return " ".join(["tuplet train", BENCHES[self.dataset].source, f"--out runs/{self.name}", *said])
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return shlex.quote(json.dumps(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Runner:
+    """Runs jobs on data that are decoded once, and remembers what was measured."""
+
+    def __init__(self, dataset: str, out: Path, limit: float, device: str) -> None:
+        self.dataset, self.out, self.device = dataset, out, device
+        self.began, self.limit = time.monotonic(), limit
+        self.paces: list[float] = []
+        self._held: Dataset | None = None
+        out.mkdir(parents=True, exist_ok=True)
+
+    def measured(self, job: Job) -> dict[str, Any] | None:
+        """The result of the job, if it was run with these options before."""
+        for folder in (self.out, RESULTS):
+            path = folder / f"{job.name}.json"
+            if path.is_file():
+                result = json.loads(path.read_text())
+                if result["options"] == _as_json(job.options):
+                    return result
+        return None
+
+    def measure(self, job: Job) -> dict[str, Any]:
+        """The result of the job, from its file or by running it."""
+        known = self.measured(job)
+        if known is not None:
+            return known
+        if self.spent() + self.expected(job) > self.limit:
+            raise OutOfTimeError(f"{job.name} needs about {self.expected(job):.0f} s")
+        began = time.monotonic()
+        result = self._run(job)
+        seconds = time.monotonic() - began
+        if "error" not in result:
+            self.paces.append(seconds / job.options["steps"])
+        result = {**result, "seconds": round(seconds, 2)}
+        (self.out / f"{job.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
+        return result
+
+    def spent(self) -> float:
+        """The seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def expected(self, job: Job) -> float:
+        """How long the job will take at most, by what earlier ones took; the first one compiles."""
+        pace, start = (1.1 * max(self.paces[-3:]), 3.0) if self.paces else _GUESS
+        return pace * job.options["steps"] + start
+
+    def _run(self, job: Job) -> dict[str, Any]:
+        result = {
+            "kind": job.kind,
+            "dataset": job.dataset,
+            "method": job.method,
+            **job.facts,
+            "command": job.command,
+            "options": _as_json(job.options),
+            "device": common.machine(self.device),
+            "versions": common.versions(),
+        }
+        # Checkpoints and embedders are not kept; in memory they cost little.
+        memory = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+            try:
+                run = tuplet.train(self._data(), folder, device=self.device, **job.options)
+            except FloatingPointError as error:
+                return {**result, "error": str(error).split("; the batch")[0]}
+            events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+            metrics = run.metrics
+            del run
+        gc.collect()
+        trained = [event for event in events if event["event"] == "train"]
+        rates = sorted(event["examples_per_second"] for event in trained)
+        return {
+            **result,
+            "metrics": metrics,
+            "training_seconds": round(trained[-1]["seconds"], 2),
+            "examples_per_second": round(rates[len(rates) // 2]),
+            "curve": [[event["step"], round(event["loss"], 5)] for event in trained],
+            "evaluations": [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"],
+        }
+
+    def _data(self) -> Dataset:
+        if self._held is None:
+            bench = BENCHES[self.dataset]
+            opened = data.open(os.path.expandvars(bench.source))
+            self._held = data.hold(opened, bench.options["stored_size"], self.device)
+        return self._held
+
+
+def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(options))
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    if "error" in result:
+        return f"{result['method']}: {result['error']}"
+    metrics = result["metrics"]
+    shown = (
+        f"R@1 {100 * metrics['recall_at_1']:.2f} MAP@R {100 * metrics['map_at_r']:.2f} NMI {100 * metrics['nmi']:.1f}"
+    )
+    return f"{result['kind']} {result['method']} {result.get('about', '')} {shown} {result['examples_per_second']:,}/s"
+
+
+# Searching
+
+
+def trial(dataset: str, method: str, change: Change) -> Job:
+    """A run on the training classes alone: two thirds of them train, the others measure."""
+    bench = BENCHES[dataset]
+    options = {
+        **bench.options,
+        **METHODS[method].options,
+        "steps": bench.short,
+        **choosing.nested(change),
+        **choosing.VALIDATION,
+    }
+    options |= {"evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
+    facts = {"change": dict(change), "about": " ".join(f"{k}={v}" for k, v in change.items())}
+    return Job(f"search_{dataset}_{method}_{digest}", "search", dataset, method, options, facts)
+
+
+def search(runner: Runner) -> dict[str, Any]:
+    """What the rule of benchmarks/choosing.py chooses; where time runs out, as far as it came."""
+    dataset, double = runner.dataset, {"steps": 2 * BENCHES[runner.dataset].short}
+    shared = dict(chosen("cub200", runner)["shared"] if dataset == "cars196" else choosing.START)
+    shared.pop("steps", None)
+    rates: dict[str, float] = {}
+    trials: dict[str, None] = {}
+    complete = False
+
+    def climb(method: str, start: Change, coordinates: Iterable[Iterable[Change]]) -> Iterator[dict[str, Any]]:
+        def score(change: Change) -> float:
+            job = trial(dataset, method, change)
+            result = runner.measure(job)
+            trials[job.name] = None
+            return 0.0 if "error" in result else result["metrics"]["recall_at_1"]
+
+        return choosing.climb(start, coordinates, score)
+
+    try:
+        for best in climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
+            shared = best
+        short = dict(shared)
+        for family, method in FAMILIES.items():
+            for best in climb(method, short, [choosing.RATES]):
+                rates[family] = best["rate"]
+            if family == "unit":
+                for best in climb(method, short, [[double]]):
+                    shared = best
+        complete = True
+    except OutOfTimeError as error:
+        print(f"the search on {dataset} stopped: {error}")
+    result = {"kind": "chosen", "dataset": dataset, "complete": complete, "shared": shared, "rates": rates}
+    result["trials"] = list(trials)
+    (runner.out / f"chosen_{dataset}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def chosen(dataset: str, runner: Runner) -> dict[str, Any]:
+    """What the search has chosen for a dataset."""
+    for folder in (runner.out, RESULTS):
+        path = folder / f"chosen_{dataset}.json"
+        if path.is_file():
+            return json.loads(path.read_text())
+    raise SystemExit(f"nothing was chosen for {dataset} yet; run --stage search --dataset {dataset} first")
+
+
+# The tables
+
+
+def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any], kind: str = "row", **change: Any) -> Job:
+    """A run of a table: the whole training split trains, the test split measures, once, at the end."""
+    bench, about = BENCHES[dataset], METHODS[method]
+    rate = choice["rates"].get(about.family, choice["shared"]["rate"])
+    shared = {**choice["shared"], "rate": rate}
+    steps = round(choosing.LONGER * shared.pop("steps", bench.short))
+    options = {**bench.options, **about.options, **choosing.nested(shared), "steps": steps, "seed": seed, **change}
+    options |= {"mirrored": True, "evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
+    return Job(f"row_{dataset}_{method}_{seed}", kind, dataset, method, options, {"seed": seed})
+
+
+def stage(name: str, dataset: str, choice: Mapping[str, Any]) -> Iterator[Job]:
+    """The jobs of a stage, the most wanted first."""
+    seeds = {"1": [0], "2": [1, 2], "3": [0], "6": [1, 2]}[name]
+    for seed in seeds:
+        for method, about in METHODS.items():
+            if about.target == (name in "12") and (about.own or name != "6"):
+                yield row(dataset, method, seed, choice)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", choices=["search", "1", "2", "3", "6"], required=True)
+    parser.add_argument("--dataset", choices=sorted(BENCHES), required=True)
+    parser.add_argument("--limit-seconds", type=float, default=float("inf"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    runner = Runner(arguments.dataset, arguments.out, arguments.limit_seconds, arguments.device)
+    if arguments.stage == "search":
+        print(json.dumps({k: v for k, v in search(runner).items() if k != "trials"}))
+        return
+    left = 0
+    for job in stage(arguments.stage, arguments.dataset, chosen(arguments.dataset, runner)):
+        try:
+            runner.measure(job)
+        except OutOfTimeError:
+            left += 1
+    print(f"stage {arguments.stage} of {arguments.dataset}: {left} runs left")
+
+
+if __name__ == "__main__":
+    main()
