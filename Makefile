@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests are many small computations: one thread each, one test process per core.
 TEST_ENV := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 
-.PHONY: help demo test lint soak bench docs clean
+.PHONY: help demo test lint soak bench results docs clean
 
 help:
 	@grep -hE '^## ' $(MAKEFILE_LIST) | sed 's/^## //'
@@ -37,6 +37,10 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/data.py
+
+## make results  docs/results.md and its figures, from the runs in benchmarks/results
+results: .venv/ready
+	$(BIN)/python benchmarks/results_page.py
 
 ## make docs    the API reference, built from the docstrings into site/
 docs: .venv/ready

@@ -9,14 +9,14 @@ from typing import Any
 class Bench:
     """Data to train and test on: what `tuplet train` opens, below $TUPLET_DATA, and the options that all methods share.
 
-    `length` is the number of steps of a run of the tables; trials of the search and ablations are shorter.
+    `short` is the number of steps of a trial of the search, `levels` those that the network has.
     """
 
     title: str
     source: str
     options: Mapping[str, Any]
-    length: int
     short: int
+    levels: str = "LMH"
 
 
 #: ResNet-50 v1, 512-d, crops of 224² in true proportions. What is not here is searched for on validation classes.
@@ -42,10 +42,10 @@ _GLYPHS = {
 }
 
 BENCHES = {
-    "cub200": Bench("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _PHOTOGRAPHS, length=1200, short=600),
-    "cars196": Bench("Cars196", "$TUPLET_DATA/cars196.csv", _PHOTOGRAPHS, length=1200, short=600),
+    "cub200": Bench("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _PHOTOGRAPHS, short=600),
+    "cars196": Bench("Cars196", "$TUPLET_DATA/cars196.csv", _PHOTOGRAPHS, short=600),
     # A rehearsal of all of it in minutes, on characters that are drawn on the spot.
-    "glyphs": Bench("drawn glyphs", "glyphs", _GLYPHS, length=6, short=3),
+    "glyphs": Bench("drawn glyphs", "glyphs", _GLYPHS, short=3, levels="H"),
 }
 
 
@@ -130,3 +130,72 @@ METHODS = {
 
 #: What is searched for first in each family, and with which of its methods.
 FAMILIES = {"unit": "raw_vthm", "free": "npair_angular", "rank": "nra", "proxy": "proxy_anchor"}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What a paper varies: a method, the values of one of its options, and Recall@1 in per cent as printed there."""
+
+    title: str
+    method: str
+    changes: Mapping[str, Mapping[str, Any]]
+    printed: Mapping[str, float]
+    where: str
+
+
+def _losses(option: str, values: tuple[float, ...], **others: float) -> dict[str, dict[str, Any]]:
+    return {f"{value:g}": {"loss_options": {**others, option: value}} for value in values}
+
+
+#: Measured with the rates and the augmentation of the tables at half their steps.
+ABLATIONS = {
+    "angular_alpha": Ablation(
+        "α of NL&AL, in degrees",
+        "npair_angular",
+        _losses("alpha", (36.0, 42.0, 45.0, 48.0, 55.0)),
+        {"36": 69.9, "42": 70.7, "45": 71.4, "48": 71.3, "55": 69.0},
+        "Angular 2017, table 4, Cars196",
+    ),
+    "rll_alpha": Ablation(
+        "α of RLL",
+        "rll_h",
+        _losses("alpha", (1.0, 1.2, 1.4), margin=0.4, temperature=10.0),
+        {"1": 78.7, "1.2": 79.8, "1.4": 76.2},
+        "Ranked list 2019, table 3, SOP, (L,M,H)",
+    ),
+    "rll_margin": Ablation(
+        "m of RLL",
+        "rll_h",
+        _losses("margin", (0.0, 0.2, 0.4, 0.6, 1.2), alpha=1.2, temperature=10.0),
+        {"0": 76.1, "0.2": 79.0, "0.4": 79.8, "0.6": 79.2, "1.2": 79.1},
+        "Ranked list 2019, table 4, SOP, (L,M,H)",
+    ),
+    "rll_temperature": Ablation(
+        "T of RLL",
+        "rll_h",
+        _losses("temperature", (0.0, 5.0, 10.0, 15.0, 20.0), alpha=1.2, margin=0.4),
+        {"0": 78.8, "5": 79.1, "10": 79.8, "15": 79.3, "20": 78.6},
+        "Ranked list 2019, table 5, SOP, (L,M,H)",
+    ),
+    "rll_levels": Ablation(
+        "levels of RLL",
+        "rll_h",
+        {levels: {"levels": levels} for levels in ("L", "M", "H", "LMH")},
+        {"L": 76.1, "M": 76.9, "H": 76.1, "LMH": 79.8},
+        "Ranked list 2019, table 6, SOP",
+    ),
+    "nra_alpha": Ablation(
+        "α of NRA",
+        "nra",
+        _losses("alpha", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)),
+        {},
+        "Nonlinear rank approximation 2019, figure 3, Cars196: best at 4, as a curve without numbers",
+    ),
+    "nca_batch": Ablation(
+        "classes × examples of a batch, NCA",
+        "nca",
+        {f"{120 // each} × {each}": {"sampler": "class_balanced", "per_class": each} for each in (2, 4, 12)},
+        {"60 × 2": 71.12, "30 × 4": 69.30, "10 × 12": 65.49},
+        "N-pair 2016, table 4, Cars196",
+    ),
+}

@@ -14,6 +14,7 @@ import argparse
 import gc
 import hashlib
 import json
+import math
 import os
 import shlex
 import tempfile
@@ -29,14 +30,14 @@ import choosing
 import common
 import tuplet
 from choosing import Change
-from methods import BENCHES, FAMILIES, METHODS
+from methods import ABLATIONS, BENCHES, FAMILIES, METHODS
 from tuplet import data
 from tuplet.cli.options import flag
 from tuplet.data import Dataset
 
 RESULTS = common.ROOT / "benchmarks" / "results"
-#: The steps of a command and the seconds that it takes to start, as long as nothing was measured.
-_GUESS = (0.04, 90.0)
+#: Seconds of a step as long as nothing was measured, of a start, and of compiling a network anew.
+_STEP, _START, _COMPILING = 0.04, 5.0, 60.0
 
 
 class OutOfTimeError(Exception):
@@ -53,6 +54,11 @@ class Job:
     method: str
     options: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def network(self) -> str:
+        """What must be compiled for it, and is there for the jobs after it."""
+        return f"{self.options.get('levels', 'H')} {self.options['batch_size']}"
 
     @property
     def command(self) -> str:
@@ -74,6 +80,7 @@ class Runner:
         self.dataset, self.out, self.device = dataset, out, device
         self.began, self.limit = time.monotonic(), limit
         self.paces: list[float] = []
+        self.compiled: set[str] = set()
         self._held: Dataset | None = None
         out.mkdir(parents=True, exist_ok=True)
 
@@ -97,8 +104,9 @@ class Runner:
         began = time.monotonic()
         result = self._run(job)
         seconds = time.monotonic() - began
-        if "error" not in result:
+        if "error" not in result and job.network in self.compiled:
             self.paces.append(seconds / job.options["steps"])
+        self.compiled.add(job.network)
         result = {**result, "seconds": round(seconds, 2)}
         (self.out / f"{job.name}.json").write_text(json.dumps(result, indent=1) + "\n")
         print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
@@ -109,9 +117,10 @@ class Runner:
         return time.monotonic() - self.began
 
     def expected(self, job: Job) -> float:
-        """How long the job will take at most, by what earlier ones took; the first one compiles."""
-        pace, start = (1.1 * max(self.paces[-3:]), 3.0) if self.paces else _GUESS
-        return pace * job.options["steps"] + start
+        """How long the job will take at most, by what earlier ones took and by what must be compiled."""
+        pace = 1.1 * max(self.paces[-3:]) if self.paces else _STEP
+        anew = job.options.get("compile", False) and job.network not in self.compiled
+        return pace * job.options["steps"] + _START + (_COMPILING if anew else 0.0)
 
     def _run(self, job: Job) -> dict[str, Any]:
         result = {
@@ -174,14 +183,8 @@ def _summary(result: Mapping[str, Any]) -> str:
 def trial(dataset: str, method: str, change: Change) -> Job:
     """A run on the training classes alone: two thirds of them train, the others measure."""
     bench = BENCHES[dataset]
-    options = {
-        **bench.options,
-        **METHODS[method].options,
-        "steps": bench.short,
-        **choosing.nested(change),
-        **choosing.VALIDATION,
-    }
-    options |= {"evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
+    options = {**bench.options, **METHODS[method].options, "steps": bench.short}
+    options = _at_the_end({**options, **choosing.nested(change), **choosing.VALIDATION})
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
     facts = {"change": dict(change), "about": " ".join(f"{k}={v}" for k, v in change.items())}
     return Job(f"search_{dataset}_{method}_{digest}", "search", dataset, method, options, facts)
@@ -236,29 +239,52 @@ def chosen(dataset: str, runner: Runner) -> dict[str, Any]:
 # The tables
 
 
-def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any], kind: str = "row", **change: Any) -> Job:
+def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any]) -> Job:
     """A run of a table: the whole training split trains, the test split measures, once, at the end."""
+    options = {**_decided(dataset, method, choice), "seed": seed, "mirrored": True}
+    return Job(f"row_{dataset}_{method}_{seed}", "row", dataset, method, _at_the_end(options), {"seed": seed})
+
+
+def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
+    """A run of what a paper varies, at half the steps of a table's."""
+    about = ABLATIONS[name]
+    options = {**_decided(dataset, about.method, choice), **about.changes[value], "seed": 0}
+    options["steps"] = math.ceil(options["steps"] / 2)
+    facts = {"ablation": name, "value": value, "about": f"{name}={value}"}
+    number = list(about.changes).index(value)
+    return Job(f"ablation_{dataset}_{name}_{number}", "ablation", dataset, about.method, _at_the_end(options), facts)
+
+
+def _decided(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method with what the search has chosen."""
     bench, about = BENCHES[dataset], METHODS[method]
-    rate = choice["rates"].get(about.family, choice["shared"]["rate"])
-    shared = {**choice["shared"], "rate": rate}
+    shared = {**choice["shared"], "rate": choice["rates"].get(about.family, choice["shared"]["rate"])}
     steps = round(choosing.LONGER * shared.pop("steps", bench.short))
-    options = {**bench.options, **about.options, **choosing.nested(shared), "steps": steps, "seed": seed, **change}
-    options |= {"mirrored": True, "evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
-    return Job(f"row_{dataset}_{method}_{seed}", kind, dataset, method, options, {"seed": seed})
+    return {**bench.options, **about.options, **choosing.nested(shared), "steps": steps}
 
 
-def stage(name: str, dataset: str, choice: Mapping[str, Any]) -> Iterator[Job]:
-    """The jobs of a stage, the most wanted first."""
-    seeds = {"1": [0], "2": [1, 2], "3": [0], "6": [1, 2]}[name]
-    for seed in seeds:
-        for method, about in METHODS.items():
-            if about.target == (name in "12") and (about.own or name != "6"):
-                yield row(dataset, method, seed, choice)
+def _at_the_end(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with one evaluation and one checkpoint, at the end: nothing is chosen on what is measured."""
+    return {**options, "evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
+
+
+def stage(name: str, dataset: str, choice: Mapping[str, Any]) -> list[Job]:
+    """The jobs of a stage, the most wanted first; those of levels that the network has not are left out."""
+    if name == "4":
+        jobs = [ablation(dataset, key, value, choice) for key, about in ABLATIONS.items() for value in about.changes]
+    else:
+        jobs = [
+            row(dataset, method, seed, choice)
+            for seed in {"1": [0], "2": [1, 2], "3": [0], "6": [1, 2]}[name]
+            for method, about in METHODS.items()
+            if about.target == (name in "12") and (about.own or name != "6")
+        ]
+    return [job for job in jobs if set(job.options.get("levels", "H")) <= set(BENCHES[dataset].levels)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=["search", "1", "2", "3", "6"], required=True)
+    parser.add_argument("--stage", choices=["search", "1", "2", "3", "4", "6"], required=True)
     parser.add_argument("--dataset", choices=sorted(BENCHES), required=True)
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -1,0 +1,194 @@
+"""docs/results.md from the files in benchmarks/results: `make results`. Nothing on that page is typed by hand."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import choosing
+import common
+from methods import ABLATIONS, BENCHES, FAMILIES, METHODS
+from tuplet.training import published
+
+PAGE = common.ROOT / "docs" / "results.md"
+RESULTS = common.ROOT / "benchmarks" / "results"
+MEASURED = ("cub200", "cars196")
+SEEDS = 3
+_COLUMNS = {"recall_at_1": "R@1", "recall_at_2": "R@2", "recall_at_4": "R@4", "recall_at_8": "R@8"}
+_COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
+
+Result = Mapping[str, Any]
+
+
+def read(folder: Path = RESULTS) -> dict[str, Result]:
+    """Every result of the protocol by its file's name; other benchmarks' files are left alone."""
+    kinds = ("row_", "search_", "chosen_", "ablation_", "best_")
+    return {
+        path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)
+    }
+
+
+def render(results: Mapping[str, Result]) -> str:
+    """The page."""
+    parts = [_opening()]
+    for dataset in MEASURED:
+        parts += [f"## {BENCHES[dataset].title}\n", _table(dataset, results)]
+    parts.append(_choice(results))
+    parts.append(_ablations(results))
+    parts.append(_missing(results))
+    parts.append(_commands(results))
+    return "\n".join(part.rstrip() + "\n" for part in parts if part)
+
+
+def _opening() -> str:
+    return """# Results on photographs
+
+What the methods of the five papers reach under one protocol, beside what the papers print. `make results` writes this
+page from the files in `benchmarks/results`; `benchmarks/protocols.py` makes those, one a run, with `tuplet.train`.
+
+**The protocol.** ResNet-50 v1 with ImageNet weights, 512 dimensions (each of L, M and H for the multilevel row), crops
+of 224² in the photographs' true proportions, AdamW with a cosine schedule, new layers at 10 times the rate and
+proxies at 100 times, the same number of batches of 120 images for all. A batch is built as the method's paper builds
+it: pairs (60 × 2), triplets (40 × 3), C × K with K = 5 (RAW, VTHM), 3 (ranked list) or 8 in uniform groups (NRA).
+Hyper-parameters of a loss are its paper's. The first half of the classes trains, the other half tests, by one centre
+crop; *mirrored* is Recall@1 with each vector averaged with its mirror image's, which no paper's column has.
+
+**What was chosen, and on what.** Rates, length and augmentation were chosen on a third of the *training* classes
+([below](#what-was-chosen)), never on the test classes: a run meets those once, after its last step. The papers chose
+on their own terms and used GoogLeNet or BN-Inception, so their numbers say where a method stood, not which network is
+better. Values are per cent; ± is the standard deviation over seeds.
+"""
+
+
+def _table(dataset: str, results: Mapping[str, Result]) -> str:
+    header = ["method", *_COLUMNS.values(), "mirrored R@1", "seeds", "the papers print R@1"]
+    lines = _lines(header)
+    for method, about in METHODS.items():
+        runs = _runs(dataset, method, results)
+        printed = _printed(dataset, method)
+        if not runs:
+            lines.append(_line([about.title, *["–"] * (len(_COLUMNS) + 1), "0", printed]))
+            continue
+        good = [run["metrics"] for run in runs if "metrics" in run]
+        if not good:
+            lines.append(_line([about.title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed]))
+            continue
+        cells = [_spread([metrics[name] for metrics in good]) for name in _COLUMNS]
+        mirrored = _spread([metrics["mirrored"]["recall_at_1"] for metrics in good])
+        lines.append(_line([about.title, *cells, mirrored, str(len(runs)), printed]))
+    return "\n".join(lines)
+
+
+def _runs(dataset: str, method: str, results: Mapping[str, Result]) -> list[Result]:
+    found = [r for r in results.values() if (r["kind"], r["dataset"], r.get("method")) == ("row", dataset, method)]
+    return sorted(found, key=lambda run: run["seed"])
+
+
+def _printed(dataset: str, method: str) -> str:
+    rows = published(dataset, method)
+    return "; ".join(f"{100 * row.metrics['recall_at_1']:.4g} ({row.paper}, {row.network}, {row.dim})" for row in rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """A mean in per cent, with its deviation where there are several.
+
+    >>> _spread([0.5]), _spread([0.5, 0.52])
+    ('50.0', '51.0 ± 1.4')
+    """
+    mean = f"{100 * fmean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {100 * stdev(values):.1f}"
+
+
+def _choice(results: Mapping[str, Result]) -> str:
+    lines = [
+        "## What was chosen",
+        "",
+        f"A third of the training classes measures and the others train, for {BENCHES['cub200'].short} steps. A run of",
+        f"the tables trains on half as many classes again, for {choosing.LONGER:g} times the steps. One coordinate is",
+        "tried after another, each alternative beside the best so far. It is taken if it raises Recall@1 by",
+        f"{100 * choosing.MARGIN:g} points at least, else the plainer one stays (`benchmarks/choosing.py`). RAW+VTHM",
+        "chooses what all methods share, then one method of each family its rate.",
+    ]
+    for dataset in MEASURED:
+        chosen = results.get(f"chosen_{dataset}")
+        if chosen is None:
+            continue
+        so_far = "" if chosen["complete"] else ", as far as the search has come"
+        shared = ", ".join(f"{name} {value}" for name, value in chosen["shared"].items())
+        rates = ", ".join(f"{family} {rate:g}" for family, rate in chosen["rates"].items())
+        lines += ["", f"**{BENCHES[dataset].title}**{so_far}: {shared}. Rates: {rates}.", ""]
+        lines += ["<details><summary>the trials, in order</summary>", ""]
+        lines += _lines(["method", "options", "Recall@1", "MAP@R"])
+        for name in chosen["trials"]:
+            trial = results[name]
+            metrics = trial.get("metrics")
+            values = [f"{100 * metrics[k]:.2f}" for k in ("recall_at_1", "map_at_r")] if metrics else ["diverged", ""]
+            lines.append(_line([METHODS[trial["method"]].title, trial["about"], *values]))
+        lines += ["", "</details>"]
+    families = [f"{family} ({METHODS[method].title})" for family, method in FAMILIES.items()]
+    lines += ["", f"Families, and the method that chose the rate of each: {', '.join(families)}."]
+    return "\n".join(lines)
+
+
+def _ablations(results: Mapping[str, Result]) -> str:
+    lines: list[str] = []
+    for name, about in ABLATIONS.items():
+        for dataset in MEASURED:
+            runs = {r["value"]: r for r in results.values() if r.get("ablation") == name and r["dataset"] == dataset}
+            if runs:
+                lines += ["", f"**{about.title}** on {BENCHES[dataset].title}; printed: {about.where}.", ""]
+                lines += _lines(["", *about.changes])
+                lines.append(_line(["Recall@1 here", *(_recall(runs.get(value)) for value in about.changes)]))
+                if about.printed:
+                    lines.append(_line(["printed", *(f"{about.printed[value]:.1f}" for value in about.changes)]))
+    opening = ["## What the papers vary", "", "One seed, half the steps of the tables above, all else alike."]
+    return "\n".join([*opening, *lines]) if lines else ""
+
+
+def _recall(result: Result | None) -> str:
+    if result is None:
+        return "–"
+    return f"{100 * result['metrics']['recall_at_1']:.1f}" if "metrics" in result else "diverged"
+
+
+def _missing(results: Mapping[str, Result]) -> str:
+    lines = []
+    for dataset in MEASURED:
+        wanted = {method: SEEDS if about.own else 1 for method, about in METHODS.items()}
+        lacking = {m: n - len(_runs(dataset, m, results)) for m, n in wanted.items()}
+        listed = [f"{METHODS[m].title} ({n})" for m, n in lacking.items() if n > 0]
+        if listed:
+            lines.append(f"- {BENCHES[dataset].title}: {', '.join(listed)}")
+    if not lines:
+        return ""
+    opening = ["## What is still to be measured", "", "Runs that the tables lack, with their number:", ""]
+    return "\n".join([*opening, *lines])
+
+
+def _commands(results: Mapping[str, Result]) -> str:
+    lines = ["## The command of each row", ""]
+    lines += [
+        "Each was run with the seed named last; `TUPLET_DATA` is the folder with the photographs and the weights.",
+        "",
+    ]
+    for dataset in MEASURED:
+        runs = [run for method in METHODS for run in _runs(dataset, method, results)[:1]]
+        if runs:
+            lines += [f"<details><summary>{BENCHES[dataset].title}</summary>", "", "```sh"]
+            lines += [f"# {METHODS[run['method']].title}\n{run['command']}" for run in runs]
+            lines += ["```", "", "</details>", ""]
+    return "\n".join(lines) if len(lines) > 4 else ""
+
+
+def _lines(header: Iterable[str]) -> list[str]:
+    names = list(header)
+    return [_line(names), _line(["---"] * len(names))]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(read()))

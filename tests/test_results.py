@@ -1,0 +1,122 @@
+"""docs/results.md is what its command makes of the runs, and the runs are what the protocol says."""
+
+import doctest
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import tuplet
+from commands import typed
+from training_tools import pictures
+from tuplet.training.objective import make_loss
+from tuplet.training.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+CHOICE = {"shared": {"rate": 1e-3, "pooling": "mean", "augment.area": [0.25, 1.0]}, "rates": {"free": 5e-4}}
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The benchmark's modules, which import each other by their bare names; `glyphs` is tiny."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    methods = import_module("methods")
+    small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "batch_size": 120}
+    small |= {"resize": 12, "stored_size": 12}
+    monkeypatch.setitem(methods.BENCHES, "glyphs", methods.Bench("tiny", "glyphs", small, short=2, levels="H"))
+    monkeypatch.setattr(import_module("protocols").Runner, "_data", lambda self: pictures(classes=184, each=8))
+    return import_module
+
+
+def test_page_is_current(bench):
+    page = bench("results_page")
+    assert page.PAGE.read_text() == page.render(page.read()), "run make results"
+
+
+def test_examples_of_the_benchmarks_run(bench):
+    for name in ("choosing", "results_page"):
+        assert doctest.testmod(bench(name)).attempted
+        assert not doctest.testmod(bench(name)).failed
+
+
+def jobs(protocols, dataset):
+    return [job for name in "12346" for job in protocols.stage(name, dataset, CHOICE)]
+
+
+@pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
+def test_every_run_has_a_file_of_its_own_and_options_that_exist(bench, dataset):
+    protocols = bench("protocols")
+    planned = jobs(protocols, dataset)
+    assert len({job.name for job in planned}) == len(planned)
+    for job in planned:
+        settings = Settings(**job.options)
+        assert settings.test_on == "test"
+        assert settings.evaluate_every == settings.steps  # measured once, at the end
+        make_loss(settings.loss, settings.loss_options, classes=5, dim=4)
+    trial = Settings(**protocols.trial(dataset, "raw_vthm", CHOICE["shared"]).options)
+    assert trial.test_on == "validation"
+    assert trial.validation > 0
+
+
+def test_the_command_of_a_run_says_what_was_run(bench, monkeypatch, tmp_path):
+    protocols = bench("protocols")
+    said = []
+
+    def note(data, out, recipe, resume, **settings):
+        said.append(settings)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(tuplet, "train", note)
+    monkeypatch.setattr("tuplet.data.open", lambda path: path)
+    planned = [*jobs(protocols, "cub200")[:45:4], protocols.trial("cub200", "nra", CHOICE["shared"])]
+    for job in planned:
+        typed(*shlex.split(job.command)[1:], cwd=tmp_path)
+    assert said == [protocols._as_json(job.options) for job in planned]
+
+
+def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, monkeypatch):
+    protocols, page = bench("protocols"), bench("results_page")
+    short = protocols.Runner("glyphs", tmp_path, limit=6.0, device="cpu")
+    monkeypatch.setattr(short, "expected", lambda job: 0.0 if len(list(tmp_path.glob("search_*"))) < 3 else 100.0)
+    assert not protocols.search(short)["complete"]
+    assert len(list(tmp_path.glob("search_*"))) == 3
+
+    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    ran = []
+    monkeypatch.setattr(runner, "_run", lambda job, run=runner._run: ran.append(job.name) or run(job))
+    chosen = protocols.search(runner)
+    assert chosen["complete"]
+    assert set(chosen["rates"]) == {"unit", "free", "rank", "proxy"}
+    assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
+
+    for job in [*protocols.stage("1", "glyphs", chosen), *protocols.stage("4", "glyphs", chosen)[-3:]]:
+        runner.measure(job)
+    before = len(ran)
+    for job in protocols.stage("1", "glyphs", chosen):
+        runner.measure(job)
+    assert len(ran) == before
+    monkeypatch.setattr(page, "MEASURED", ("glyphs",))
+    text = page.render(page.read(tmp_path))
+    assert "| RAW+VTHM | " in text
+    assert "as far as the search has come" not in text
+    assert "60 × 2" in text
+    assert "tuplet train glyphs --out runs/row_glyphs_nra_0" in text
+
+
+def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
+    protocols, page = bench("protocols"), bench("results_page")
+    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "rates": {}})
+    assert "error" in runner.measure(job)
+    monkeypatch.setattr(page, "MEASURED", ("glyphs",))
+    assert "| N-pair-mc | diverged |" in page.render(page.read(tmp_path))
+
+
+def test_other_options_are_another_run(bench, tmp_path):
+    protocols = bench("protocols")
+    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    runner.measure(protocols.row("glyphs", "npair", 0, CHOICE))
+    assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
+    other = {**CHOICE, "rates": {"free": 1e-3}}
+    assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
