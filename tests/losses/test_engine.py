@@ -71,6 +71,51 @@ class TestEuclidean:
         torch.testing.assert_close(table[0, 2].item(), (0.4**2 + 0.8**2) ** 0.5, rtol=1e-15, atol=0)
 
 
+@pytest.fixture
+def matrix_units(monkeypatch):
+    """What a GPU does with bf16 vectors, on a CPU: their products are exact, and summed in float32."""
+    plain = geo.product
+    monkeypatch.setattr(geo, "for_matrix_units", lambda vectors: vectors.dtype == torch.bfloat16)
+    monkeypatch.setattr(
+        geo, "product", lambda a, b: plain(a.to(geo.table_dtype(a.dtype)), b.to(geo.table_dtype(b.dtype)))
+    )
+
+
+class TestHalfProducts:
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_losses_equal_float64_on_the_same_rounded_inputs(self, case, matrix_units):
+        x, labels = batch(case, dtype=torch.bfloat16)
+        truth, true_gradient = value_and_gradient(case.make(), x.double(), labels)
+        value, gradient = value_and_gradient(case.make().to(torch.float32), x, labels)
+        torch.testing.assert_close(value.double(), truth, rtol=1e-4, atol=1e-5)
+        error = (gradient.double() - true_gradient).norm() / true_gradient.norm().clamp_min(1e-12)
+        assert error < 6e-3  # the weights are rounded to bf16 too
+
+    @pytest.mark.parametrize("dim", [8, 512, 2048])
+    @pytest.mark.parametrize("scale", [1e-2, 1.0, 100.0])
+    def test_copies_have_distance_zero_and_others_theirs(self, dim, scale, matrix_units):
+        generator = torch.Generator().manual_seed(dim)
+        x = torch.nn.functional.normalize(torch.randn(6, dim, generator=generator))
+        x[5] = x[4] + 0.05 * x[3]
+        x = (scale * x).bfloat16()[[0, 1, 2, 0, 4, 5]]
+        side = geo.half_side(x, "euclidean")
+        table = geo.table(side, side, "euclidean")
+        truth = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        assert torch.equal(table == 0, truth == 0)
+        torch.testing.assert_close(table.double(), truth, rtol=1e-3, atol=0)
+        _, gradient = value_and_gradient(losses.ContrastiveLoss(3 * scale), x[[0, 3]], torch.tensor([0, 1]))
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+
+    def test_float32_queries_keep_what_bf16_would_round_away(self, matrix_units):
+        x = torch.nn.functional.normalize(torch.randn(20, 512)).bfloat16()
+        sums = x[:10].float() + x[10:]
+        for geometry in ("dot", "euclidean"):
+            table = geo.table(geo.half_side(sums, geometry), geo.half_side(x, geometry), geometry)
+            exact = sums.double() @ x.double().T
+            truth = exact if geometry == "dot" else torch.cdist(sums.double(), x.double())
+            torch.testing.assert_close(table.double(), truth, rtol=0, atol=2e-6)
+
+
 class TestPrecision:
     @pytest.mark.parametrize("case", CASES, ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

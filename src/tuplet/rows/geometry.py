@@ -71,11 +71,15 @@ def half_side(vectors: Tensor, geometry: Geometry) -> Side:
     return Side(half, squares, None if vectors.dtype == half.dtype else (vectors - half).to(half.dtype))
 
 
+def for_matrix_units(vectors: Tensor) -> bool:
+    """Whether these are what a GPU multiplies fast and exactly."""
+    return vectors.is_cuda and vectors.dtype == torch.bfloat16
+
+
 def sides(queries: Tensor, gallery: Tensor | None, geometry: Geometry) -> tuple[Side, Side]:
     """Both sides of a table; they are one and the same where the queries are their own gallery."""
     there = queries if gallery is None else gallery
-    narrow = there.is_cuda and there.dtype == torch.bfloat16 and table_dtype(queries.dtype) == torch.float32
-    prepare = half_side if narrow else side
+    prepare = half_side if for_matrix_units(there) else side
     here = prepare(queries, geometry)
     return here, here if gallery is None else prepare(gallery, geometry)
 
