@@ -2,6 +2,8 @@
 
 import math
 import threading
+from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
+import tuplet
 from tuplet import models
 from tuplet.models.embedder import pool
 from tuplet.models.reading import ahead
@@ -82,6 +85,33 @@ def test_forward_is_backbone_pool_linear_normalise(levels, how):
         torch.testing.assert_close(found.norm(dim=1), torch.ones(3, dtype=torch.float64))
     for part, v in zip(embedder.split(found), expected, strict=True):
         torch.testing.assert_close(part, v * math.sqrt(len(levels)) if how else v)
+
+
+def test_layer_norm_stands_between_pooling_and_the_head(tmp_path):
+    embedder = models.create("convnet", dim=3, layer_norm=True, normalize=False).double()
+    images = torch.randint(0, 256, (4, 1, 28, 28)).double()
+    x = embedder.backbone((images - 127.5) / 127.5)["H"]
+    head = embedder.heads["H"]
+    expected = torch.stack([head((row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt()) for row in x])
+    torch.testing.assert_close(embedder(images), expected)
+    embedder.float().save(tmp_path)
+    assert tuplet.load(tmp_path).config.layer_norm
+
+
+def test_a_compiled_embedder_shares_weights_and_is_compiled_once_for_all_heads():
+    compiled, count = [], torch._dynamo.utils.counters["stats"]
+    torch._dynamo.reset()
+    for dim, seed in ((2, 0), (5, 1)):
+        torch.manual_seed(seed)
+        embedder = models.create("convnet", dim=dim)
+        with patch("torch.compile", partial(torch.compile, backend="aot_eager")):
+            fast = embedder.compiled()
+        images = torch.rand(3, 1, 28, 28) * 255
+        torch.testing.assert_close(fast(images), embedder(images))
+        fast(images).sum().backward()
+        assert all(p.grad is not None for p in embedder.parameters())
+        compiled.append(count["unique_graphs"])
+    assert compiled[0] == compiled[1]
 
 
 def test_eval_normalising_is_off_in_training_only():

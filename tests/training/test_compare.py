@@ -6,9 +6,9 @@ import statistics
 import pytest
 import torch
 
-from training_tools import vectors
+from training_tools import pictures, vectors
 from tuplet import training
-from tuplet.data import from_features
+from tuplet.data import Dataset, from_features
 from tuplet.training import loop
 from tuplet.training.published import benchmark, recall_ks
 
@@ -32,6 +32,26 @@ def test_means_and_deviations_are_over_the_seeds(tmp_path, monkeypatch):
     # Run again, nothing is trained again.
     monkeypatch.setattr(loop.Loop, "train", lambda self: pytest.fail("trained again"))
     assert training.compare(vectors(), ["npair"], [5], out=tmp_path, **QUICK)["rows"][0]["deviation"]["nmi"] is None
+
+
+def test_pictures_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
+    source, photos = pictures(classes=6, each=4), tmp_path / "photos"
+    for i in range(len(source)):
+        (photos / str(int(source.labels[i]))).mkdir(parents=True, exist_ok=True)
+        source.image(i).save(photos / str(int(source.labels[i])) / f"{i}.png")
+    read = []
+    monkeypatch.setattr(
+        Dataset, "image", lambda self, i, least=None, image=Dataset.image: read.append(i) or image(self, i)
+    )
+    options = {**QUICK, "batch_size": 6, "model": "convnet", "model_options": {"size": 12, "channels": 3}}
+    training.compare(photos, ["raw", "margin"], [0, 1], out=tmp_path / "found", **options)
+    assert sorted(read) == list(range(24))
+    training.compare(photos, ["raw", "margin"], [0, 1], out=tmp_path / "found", **options)
+    assert len(read) == 24
+    # What differs in size is decoded for each.
+    two = {"small": {"loss": "raw", "stored_size": 12}, "large": {"loss": "raw", "stored_size": 16}}
+    training.compare(photos, two, [0], out=tmp_path / "sizes", **options)
+    assert len(read) == 24 + 2 * 24
 
 
 def test_losses_of_ones_own_have_labels(tmp_path):

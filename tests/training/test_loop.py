@@ -176,6 +176,43 @@ def test_some_training_classes_can_choose_the_best(tmp_path):
     assert learned["losses.0.proxies"].shape[0] == 6  # of 8 training classes
 
 
+def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):
+    source = vectors(classes=16)
+    run = training.train(source, tmp_path, validation=0.25, test_on="validation", **QUICK)
+    train, test = source.split()
+    assert run.metrics["split"] == "validation"
+    assert run.metrics["queries"] == 2 * 6  # of 8 training classes
+    assert run.metrics["recall_at_1"] == events(tmp_path, "evaluation")[-1]["recall_at_1"]
+    seen = load_file(tmp_path / "vectors.safetensors")["labels"]
+    assert set(seen.tolist()) < set(train.labels.tolist())
+    assert not set(seen.tolist()) & set(test.labels.tolist())
+    with pytest.raises(ValueError, match="test_on='validation' needs validation, the share of the training classes"):
+        training.train(source, tmp_path / "none", test_on="validation", **QUICK)
+
+
+def test_mirrored_views_are_measured_beside_the_plain_ones(tmp_path):
+    source = pictures()
+    run = training.train(source, tmp_path, mirrored=True, **{**QUICK, **SMALL})
+    test = source.split()[1]
+    plain, other = (run.embedder.embed(images) for images in (test.images, test.images.flip(3)))
+    both = torch.nn.functional.normalize((plain + other) / 2)
+    for name, x in (("map_at_r", plain), ("mirrored", both)):
+        found = run.metrics[name] if name == "map_at_r" else run.metrics[name]["map_at_r"]
+        assert found == pytest.approx(evaluation.map_at_r(x, test.labels), abs=1e-6)
+    with pytest.raises(ValueError, match="feature vectors, which have no mirror image; leave it out"):
+        training.train(vectors(), tmp_path / "vectors", mirrored=True, **QUICK)
+
+
+def test_runs_on_pictures_that_are_held_are_those_on_the_files(photos, tmp_path):
+    opened = data.open(photos)
+    held = data.hold(opened, 14)
+    options = {**QUICK, **SMALL, "resize": 14, "batch_size": 6, "per_class": 2}
+    training.train(opened, tmp_path / "files", **options)
+    training.train(held, tmp_path / "held", **options)
+    assert same(weights(tmp_path / "files"), weights(tmp_path / "held"))
+    assert held.source == opened.source
+
+
 def test_queries_look_into_a_gallery_where_the_data_have_one(tmp_path):
     source = vectors()
     splits = ["train"] * 36 + ["query", "gallery", "gallery"] * 12

@@ -2,18 +2,24 @@
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from tuplet import data as data_room
 from tuplet.data import Dataset
-from tuplet.training.folder import RunFolder
+from tuplet.training.assemble import decide
+from tuplet.training.folder import EVALUATION, RunFolder
 from tuplet.training.objective import LOSSES
 from tuplet.training.processes import join
 from tuplet.training.published import benchmark, published
 from tuplet.training.recipes import RECIPES
+from tuplet.training.resolve import resolve
 from tuplet.training.run import train
 from tuplet.training.settings import nearest
 
@@ -49,11 +55,14 @@ def compare(
     name, folder, chosen = benchmark(opened), Path(out), _chosen(losses)
     if not chosen or not seeds:
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
+    places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in chosen for seed in seeds}
+    if not all((place / EVALUATION).is_file() for place in places.values()):
+        opened = _held(opened, recipe, [{**options, **own} for own in chosen.values()])
     rows = []
     for label, own in chosen.items():
         runs: list[dict[str, Any]] = []
         for seed in seeds:
-            place = folder / re.sub(r"[^\w.-]+", "_", label) / f"seed_{seed}"
+            place = places[label, seed]
             run = train(opened, place, recipe=recipe, seed=seed, **{**options, **own})
             runs.append({"seed": seed, "folder": str(place), "metrics": run.metrics})
         measured = {k: [run["metrics"][k] for run in runs] for k, v in runs[0]["metrics"].items() if type(v) is float}
@@ -70,6 +79,25 @@ def compare(
     if join(options.get("device")).leads:
         RunFolder(folder).write_json("comparison.json", result)
     return result
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", label)
+
+
+def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
+    """The data with their pictures decoded once, where all runs want them of one size and memory holds them."""
+    if data.images is None or isinstance(data.images, Tensor):
+        return data
+    team = join(runs[0].get("device"))
+    # Each run will say and draw the same again.
+    with warnings.catch_warnings(), torch.random.fork_rng(team.gpus):
+        warnings.simplefilter("ignore")
+        decided = [decide(data, resolve(recipe, run, data), team)[0] for run in runs]
+    sizes = {settings.stored_size or settings.resize for settings in decided}
+    if len(sizes) > 1:
+        return data
+    return data_room.hold(data, sizes.pop(), folder=decided[0].cache_folder, on_error=decided[0].unreadable)
 
 
 def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -110,7 +110,7 @@ def make_examples(
     return Examples(
         # One proxy a class: the labels that are trained on count from 0.
         train=replace(train, store=replace(train.store, data=train.data.dense())),
-        validation=test if split.validation is split.test else part(split.validation),
+        validation=part(split.validation) if settings.validation and settings.test_on == "test" else test,
         test=test,
         augment=None if prepared is None else _augment(prepared, settings),
         ks=recall_ks(data),
@@ -136,10 +136,11 @@ def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
 
 
 def facts(data: Dataset) -> dict[str, Any]:
-    """What tells one dataset from another: its sizes, and hashes of its labels and of some of what is in memory."""
+    """What tells one dataset from another: its sizes, and hashes of its labels and of some of what came from memory."""
     labels = hashlib.sha256(data.labels.numpy().tobytes())
     labels.update(repr((data.class_names, data.splits)).encode())
-    held = data.images if data.features is None else data.features
+    pictures = data.images if data.source is None else None
+    held = pictures if data.features is None else data.features
     some = held[:: max(1, len(held) // 256)].contiguous().cpu().numpy().tobytes() if isinstance(held, Tensor) else b""
     return {
         "examples": len(data),
