@@ -199,3 +199,6 @@ ABLATIONS = {
         "N-pair 2016, table 4, Cars196",
     ),
 }
+
+#: Whose progress is drawn beside each other, as in figure 3 of N-pair 2016.
+CURVES = ("triplet_2", "npair_ovo", "npair")

@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 import choosing
 import common
 import tuplet
 from choosing import Change
-from methods import ABLATIONS, BENCHES, FAMILIES, METHODS
+from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS
 from tuplet import data
 from tuplet.cli.options import flag
 from tuplet.data import Dataset
@@ -141,7 +143,7 @@ class Runner:
             except FloatingPointError as error:
                 return {**result, "error": str(error).split("; the batch")[0]}
             events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
-            metrics = run.metrics
+            metrics, nearest = run.metrics, _nearest(load_file(run.folder / "vectors.safetensors"))
             del run
         gc.collect()
         trained = [event for event in events if event["event"] == "train"]
@@ -152,6 +154,7 @@ class Runner:
             "training_seconds": round(trained[-1]["seconds"], 2),
             "examples_per_second": round(rates[len(rates) // 2]),
             "curve": [[event["step"], round(event["loss"], 5)] for event in trained],
+            "nearest": nearest,
             "evaluations": [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"],
         }
 
@@ -161,6 +164,16 @@ class Runner:
             opened = data.open(os.path.expandvars(bench.source))
             self._held = data.hold(opened, bench.options["stored_size"], self.device)
         return self._held
+
+
+def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> list[list[int]]:
+    """Some queries, spread over the examples, each followed by its nearest others: places in the dataset."""
+    vectors, places = saved["embeddings"], saved["indices"]
+    chosen = torch.linspace(0, len(vectors) - 1, min(queries, len(vectors))).long()
+    distances = torch.cdist(vectors[chosen], vectors)
+    distances[torch.arange(len(chosen)), chosen] = torch.inf
+    near = distances.topk(count, largest=False).indices
+    return torch.cat([places[chosen][:, None], places[near]], 1).tolist()
 
 
 def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +268,13 @@ def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> 
     return Job(f"ablation_{dataset}_{name}_{number}", "ablation", dataset, about.method, _at_the_end(options), facts)
 
 
+def curve(dataset: str, method: str, choice: Mapping[str, Any]) -> Job:
+    """A run that is measured again and again on validation classes, to see how fast a loss gets somewhere."""
+    options = {**_decided(dataset, method, choice), **choosing.VALIDATION, "steps": BENCHES[dataset].short}
+    options |= {"evaluate_every": max(1, options["steps"] // 12), "checkpoint_every": options["steps"]}
+    return Job(f"curve_{dataset}_{method}", "curve", dataset, method, options)
+
+
 def _decided(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a method with what the search has chosen."""
     bench, about = BENCHES[dataset], METHODS[method]
@@ -272,6 +292,7 @@ def stage(name: str, dataset: str, choice: Mapping[str, Any]) -> list[Job]:
     """The jobs of a stage, the most wanted first; those of levels that the network has not are left out."""
     if name == "4":
         jobs = [ablation(dataset, key, value, choice) for key, about in ABLATIONS.items() for value in about.changes]
+        jobs += [curve(dataset, method, choice) for method in CURVES]
     else:
         jobs = [
             row(dataset, method, seed, choice)

@@ -23,7 +23,7 @@ Result = Mapping[str, Any]
 
 def read(folder: Path = RESULTS) -> dict[str, Result]:
     """Every result of the protocol by its file's name; other benchmarks' files are left alone."""
-    kinds = ("row_", "search_", "chosen_", "ablation_", "best_")
+    kinds = ("row_", "search_", "chosen_", "ablation_", "curve_", "map_")
     return {
         path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)
     }
