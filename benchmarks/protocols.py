@@ -3,8 +3,8 @@
     TUPLET_DATA=folder python benchmarks/protocols.py --stage search --dataset cub200 --limit-seconds 540
     TUPLET_DATA=folder python benchmarks/protocols.py --stage 1 --dataset cub200
 
-Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py);
-1 measures the six rows that the papers are known for; 2 their other seeds; 3 the other methods; 4 what the papers vary;
+Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py) for
+the families of the first six rows, `search_all` for the others too; 1 measures the six rows that the papers are known for; 2 their other seeds; 3 the other methods; 4 what the papers vary;
 5 the best recipe; 6 the other seeds of the papers' other methods. Each run is one JSON file, written to --out as it
 ends. A run whose file is there is not repeated, and none is begun that would not end within the limit, so the same
 command goes on where it stopped. `--dataset glyphs` rehearses everything in minutes on any machine.
@@ -19,7 +19,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from torch import Tensor
 import choosing
 import common
 import tuplet
-from choosing import Change
+from choosing import Change, Score
 from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS
 from tuplet import data
 from tuplet.cli.options import flag
@@ -60,7 +60,8 @@ class Job:
     @property
     def network(self) -> str:
         """What must be compiled for it, and is there for the jobs after it."""
-        return f"{self.options.get('levels', 'H')} {self.options['batch_size']}"
+        matters = ("levels", "batch_size", "frozen_to", "frozen_batchnorm")
+        return " ".join(str(self.options.get(name)) for name in matters)
 
     @property
     def command(self) -> str:
@@ -78,12 +79,12 @@ def _typed(value: Any) -> str:
 class Runner:
     """Runs jobs on data that are decoded once, and remembers what was measured."""
 
-    def __init__(self, dataset: str, out: Path, limit: float, device: str) -> None:
-        self.dataset, self.out, self.device = dataset, out, device
+    def __init__(self, out: Path, limit: float, device: str) -> None:
+        self.out, self.device = out, device
         self.began, self.limit = time.monotonic(), limit
         self.paces: list[float] = []
         self.compiled: set[str] = set()
-        self._held: Dataset | None = None
+        self._held: tuple[str, Dataset] | None = None
         out.mkdir(parents=True, exist_ok=True)
 
     def measured(self, job: Job) -> dict[str, Any] | None:
@@ -114,6 +115,14 @@ class Runner:
         print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
         return result
 
+    def reached(self, job: Job) -> bool:
+        """Measure the job if there is time; whether its result is there."""
+        try:
+            self.measure(job)
+        except OutOfTimeError:
+            return False
+        return True
+
     def spent(self) -> float:
         """The seconds since the beginning."""
         return time.monotonic() - self.began
@@ -139,7 +148,7 @@ class Runner:
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
             try:
-                run = tuplet.train(self._data(), folder, device=self.device, **job.options)
+                run = tuplet.train(self._data(job.dataset), folder, device=self.device, **job.options)
             except FloatingPointError as error:
                 return {**result, "error": str(error).split("; the batch")[0]}
             events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
@@ -158,12 +167,13 @@ class Runner:
             "evaluations": [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"],
         }
 
-    def _data(self) -> Dataset:
-        if self._held is None:
-            bench = BENCHES[self.dataset]
+    def _data(self, dataset: str) -> Dataset:
+        if self._held is None or self._held[0] != dataset:
+            self._held = None
+            bench = BENCHES[dataset]
             opened = data.open(os.path.expandvars(bench.source))
-            self._held = data.hold(opened, bench.options["stored_size"], self.device)
-        return self._held
+            self._held = dataset, data.hold(opened, bench.options["stored_size"], self.device)
+        return self._held[1]
 
 
 def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> list[list[int]]:
@@ -203,9 +213,9 @@ def trial(dataset: str, method: str, change: Change) -> Job:
     return Job(f"search_{dataset}_{method}_{digest}", "search", dataset, method, options, facts)
 
 
-def search(runner: Runner) -> dict[str, Any]:
+def search(dataset: str, runner: Runner, families: Sequence[str] = ("free", "rank", "proxy")) -> dict[str, Any]:
     """What the rule of benchmarks/choosing.py chooses; where time runs out, as far as it came."""
-    dataset, double = runner.dataset, {"steps": 2 * BENCHES[runner.dataset].short}
+    double = {"steps": 2 * BENCHES[dataset].short}
     shared = dict(chosen("cub200", runner)["shared"] if dataset == "cars196" else choosing.START)
     shared.pop("steps", None)
     rates: dict[str, float] = {}
@@ -213,11 +223,12 @@ def search(runner: Runner) -> dict[str, Any]:
     complete = False
 
     def climb(method: str, start: Change, coordinates: Iterable[Iterable[Change]]) -> Iterator[dict[str, Any]]:
-        def score(change: Change) -> float:
+        def score(change: Change) -> Score:
             job = trial(dataset, method, change)
             result = runner.measure(job)
             trials[job.name] = None
-            return 0.0 if "error" in result else result["metrics"]["recall_at_1"]
+            metrics = result.get("metrics", {"recall_at_1": 0.0, "map_at_r": 0.0})
+            return Score(metrics["recall_at_1"], metrics["map_at_r"])
 
         return choosing.climb(start, coordinates, score)
 
@@ -225,12 +236,12 @@ def search(runner: Runner) -> dict[str, Any]:
         for best in climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
             shared = best
         short = dict(shared)
-        for family, method in FAMILIES.items():
-            for best in climb(method, short, [choosing.RATES]):
+        rates["unit"] = shared["rate"]
+        for best in climb(FAMILIES["unit"], short, [[double]]):
+            shared = best
+        for family in families:
+            for best in climb(FAMILIES[family], short, [choosing.RATES]):
                 rates[family] = best["rate"]
-            if family == "unit":
-                for best in climb(method, short, [[double]]):
-                    shared = best
         complete = True
     except OutOfTimeError as error:
         print(f"the search on {dataset} stopped: {error}")
@@ -305,23 +316,21 @@ def stage(name: str, dataset: str, choice: Mapping[str, Any]) -> list[Job]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=["search", "1", "2", "3", "4", "6"], required=True)
-    parser.add_argument("--dataset", choices=sorted(BENCHES), required=True)
+    parser.add_argument("--stage", choices=["search", "search_all", "1", "2", "3", "4", "6"], nargs="+", required=True)
+    parser.add_argument("--dataset", choices=sorted(BENCHES), nargs="+", required=True)
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    runner = Runner(arguments.dataset, arguments.out, arguments.limit_seconds, arguments.device)
-    if arguments.stage == "search":
-        print(json.dumps({k: v for k, v in search(runner).items() if k != "trials"}))
-        return
-    left = 0
-    for job in stage(arguments.stage, arguments.dataset, chosen(arguments.dataset, runner)):
-        try:
-            runner.measure(job)
-        except OutOfTimeError:
-            left += 1
-    print(f"stage {arguments.stage} of {arguments.dataset}: {left} runs left")
+    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device)
+    for dataset in arguments.dataset:
+        for name in arguments.stage:
+            if name.startswith("search"):
+                found = search(dataset, runner, *([("free", "rank")] if name == "search" else []))
+                print(json.dumps({k: v for k, v in found.items() if k != "trials"}))
+            else:
+                jobs = stage(name, dataset, chosen(dataset, runner))
+                print(f"stage {name} of {dataset}: {sum(not runner.reached(job) for job in jobs)} of {len(jobs)} left")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def bench(monkeypatch):
     small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "batch_size": 120}
     small |= {"resize": 12, "stored_size": 12}
     monkeypatch.setitem(methods.BENCHES, "glyphs", methods.Bench("tiny", "glyphs", small, short=2, levels="H"))
-    monkeypatch.setattr(import_module("protocols").Runner, "_data", lambda self: pictures(classes=184, each=8))
+    monkeypatch.setattr(import_module("protocols").Runner, "_data", lambda self, dataset: pictures(classes=184, each=8))
     return import_module
 
 
@@ -78,15 +78,15 @@ def test_the_command_of_a_run_says_what_was_run(bench, monkeypatch, tmp_path):
 
 def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
-    short = protocols.Runner("glyphs", tmp_path, limit=6.0, device="cpu")
+    short = protocols.Runner(tmp_path, limit=6.0, device="cpu")
     monkeypatch.setattr(short, "expected", lambda job: 0.0 if len(list(tmp_path.glob("search_*"))) < 3 else 100.0)
-    assert not protocols.search(short)["complete"]
+    assert not protocols.search("glyphs", short)["complete"]
     assert len(list(tmp_path.glob("search_*"))) == 3
 
-    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
     ran = []
     monkeypatch.setattr(runner, "_run", lambda job, run=runner._run: ran.append(job.name) or run(job))
-    chosen = protocols.search(runner)
+    chosen = protocols.search("glyphs", runner)
     assert chosen["complete"]
     assert set(chosen["rates"]) == {"unit", "free", "rank", "proxy"}
     assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
@@ -107,7 +107,7 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
 
 def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
-    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
     job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "rates": {}})
     assert "error" in runner.measure(job)
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
@@ -116,7 +116,7 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
 
 def test_other_options_are_another_run(bench, tmp_path):
     protocols = bench("protocols")
-    runner = protocols.Runner("glyphs", tmp_path, limit=float("inf"), device="cpu")
+    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
     runner.measure(protocols.row("glyphs", "npair", 0, CHOICE))
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
     other = {**CHOICE, "rates": {"free": 1e-3}}

@@ -179,6 +179,14 @@ class Embedder(nn.Module):
         # The buffers follow the network's type, so they say which type it wants.
         return ((x - self.mean) / self.std).to(self.mean.dtype)
 
+    def freeze_to(self, level: str) -> Self:
+        """Keep the backbone's layers up to the end of a level as they are: no gradient is formed for them."""
+        for ends, stage in self.backbone.stages():
+            stage.requires_grad_(False)
+            if ends == level:
+                return self
+        raise ValueError(f"{self.config.architecture} has no level {level} to freeze its layers up to; leave it out")
+
     def freeze_batchnorm(self, affine: bool = True) -> Self:
         """Keep BatchNorm at its running statistics through any `train()`, and with `affine` its scale and shift too."""
         self.frozen_batchnorm = True

@@ -33,6 +33,8 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
     frozen = settings.weights is not None if settings.frozen_batchnorm is None else settings.frozen_batchnorm
     if frozen:
         embedder.freeze_batchnorm(affine=frozen is True)
+    if settings.frozen_to is not None:
+        embedder.freeze_to(settings.frozen_to)
     embedder.train()
     if settings.piece_size is not None and _learns_statistics(embedder):
         raise ValueError(

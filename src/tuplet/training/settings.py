@@ -51,6 +51,9 @@ class Settings:
         bool | Literal["statistics"] | None,
         "keep BatchNorm as it starts, all of it or its running statistics alone; None does where weights are given",
     ] = None
+    frozen_to: Annotated[
+        Literal["L", "M"] | None, "keep the layers up to the end of this level as they start; None trains them all"
+    ] = None
     # Pictures
     size: Annotated[int | None, "the side of a crop in pixels; None is what the weights were trained with"] = None
     resize: Annotated[int | None, "the side that pictures are resized to before the crop; None likewise"] = None
