@@ -4,10 +4,11 @@
     TUPLET_DATA=folder python benchmarks/protocols.py --stage 1 --dataset cub200
 
 Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py) for
-the families of the first six rows, `search_all` for the others too; 1 measures the six rows that the papers are known for; 2 their other seeds; 3 the other methods; 4 what the papers vary;
-5 the best recipe; 6 the other seeds of the papers' other methods. Each run is one JSON file, written to --out as it
-ends. A run whose file is there is not repeated, and none is begun that would not end within the limit, so the same
-command goes on where it stopped. `--dataset glyphs` rehearses everything in minutes on any machine.
+the families of the first six rows, `search_all` for the others too; 1 measures the six rows that the papers are known
+for; 2 their other seeds; 3 the other methods; 4 what the papers vary; 6 the other seeds of the papers' other methods.
+Each run is one JSON file, written to --out as it ends. A run whose file is there is not repeated, and none is begun
+that would not end within the limit, so the same command goes on where it stopped. `--dataset glyphs` rehearses
+everything in minutes on any machine.
 """
 
 import argparse
@@ -111,7 +112,7 @@ class Runner:
             self.paces.append(seconds / job.options["steps"])
         self.compiled.add(job.network)
         result = {**result, "seconds": round(seconds, 2)}
-        (self.out / f"{job.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        _write(self.out / f"{job.name}.json", result)
         print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
         return result
 
@@ -186,6 +187,14 @@ def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> 
     return torch.cat([places[chosen][:, None], places[near]], 1).tolist()
 
 
+def _write(path: Path, result: Mapping[str, Any]) -> None:
+    """A line for each part, whole or not at all."""
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
+    aside = path.with_suffix(".part")
+    aside.write_text(f"{{\n{lines}\n}}\n")
+    aside.replace(path)
+
+
 def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(options))
 
@@ -247,7 +256,7 @@ def search(dataset: str, runner: Runner, families: Sequence[str] = ("free", "ran
         print(f"the search on {dataset} stopped: {error}")
     result = {"kind": "chosen", "dataset": dataset, "complete": complete, "shared": shared, "rates": rates}
     result["trials"] = list(trials)
-    (runner.out / f"chosen_{dataset}.json").write_text(json.dumps(result, indent=1) + "\n")
+    _write(runner.out / f"chosen_{dataset}.json", result)
     return result
 
 

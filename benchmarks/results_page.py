@@ -118,9 +118,10 @@ def _choice(results: Mapping[str, Result]) -> str:
         shared = ", ".join(f"{name} {value}" for name, value in chosen["shared"].items())
         rates = ", ".join(f"{family} {rate:g}" for family, rate in chosen["rates"].items())
         lines += ["", f"**{BENCHES[dataset].title}**{so_far}: {shared}. Rates: {rates}.", ""]
-        lines += ["<details><summary>the trials, in order</summary>", ""]
+        lines += ["<details><summary>the trials: those that the rule compared, in order, then others</summary>", ""]
         lines += _lines(["method", "options", "Recall@1", "MAP@R"])
-        for name in chosen["trials"]:
+        others = [n for n, r in results.items() if (r["kind"], r["dataset"]) == ("search", dataset)]
+        for name in dict.fromkeys([*chosen["trials"], *others]):
             trial = results[name]
             metrics = trial.get("metrics")
             values = [f"{100 * metrics[k]:.2f}" for k in ("recall_at_1", "map_at_r")] if metrics else ["diverged", ""]

@@ -211,6 +211,16 @@ def test_frozen_batchnorm_survives_train():
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
+def test_layers_can_be_frozen_up_to_a_level():
+    embedder = models.create("resnet50", dim=2, levels="LH").freeze_to("L").train()
+    embedder(torch.zeros(2, 3, 64, 64)).sum().backward()
+    moved = {name for name, parameter in embedder.named_parameters() if parameter.grad is not None}
+    parts = {name.removeprefix("backbone.").split(".")[0] for name in moved}
+    assert parts == {"layer3", "layer4", "heads"}
+    with pytest.raises(ValueError, match="convnet has no level M to freeze its layers up to; leave it out"):
+        models.create("convnet", dim=2).freeze_to("M")
+
+
 def test_frozen_statistics_leave_the_affine_part_free_on_request():
     embedder = staged().freeze_batchnorm(affine=False)
     embedder(random_images(4)).sum().backward()
