@@ -49,6 +49,7 @@ _POOLING = ({"pooling": "mean+max"},)
 _FROZEN = ({"frozen_to": "L"},)
 _COLOURS = ({"augment.brightness": 0.4, "augment.contrast": 0.4, "augment.saturation": 0.4},)
 _LOWER = ({"rate": 2e-5},)
+_HEADS = ({"head_rate": 1.0},)
 _AVERAGES = ({"average": 0.995},)
 _NORMS = ({"layer_norm": True},)
 #: What makes a run take less time.
@@ -56,7 +57,7 @@ CHEAPER = _FROZEN
 
 #: The coordinates of what all methods share, with the alternatives of each, in the order in which they are tried.
 SHARED: dict[str, tuple[tuple[Change, ...], ...]] = {
-    "cub200": (_RATES, _AREAS, _POOLING, _FROZEN, _LOWER, _COLOURS, _AVERAGES, _NORMS),
+    "cub200": (_RATES, _AREAS, _POOLING, _FROZEN, _LOWER, _HEADS, _COLOURS, _AVERAGES, _NORMS),
     # It starts from what CUB-200-2011 has chosen.
     "cars196": (({"rate": 1e-4},), ({"frozen_to": None},), _COLOURS, _AVERAGES),
     "glyphs": (_RATES, _POOLING),

@@ -47,6 +47,8 @@ BENCHES = {
     # A rehearsal of all of it in minutes, on characters that are drawn on the spot.
     "glyphs": Bench("drawn glyphs", "glyphs", _GLYPHS, short=3, levels="H"),
 }
+#: What `tuplet train` is given for each, and for the maps in two dimensions.
+SOURCES = {name: bench.source for name, bench in BENCHES.items()} | {"fashion_mnist": "$TUPLET_DATA/fashion-mnist"}
 
 
 @dataclass(frozen=True)

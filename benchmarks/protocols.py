@@ -33,7 +33,7 @@ import choosing
 import common
 import tuplet
 from choosing import Change, Score
-from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS
+from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SOURCES
 from tuplet import data
 from tuplet.cli.options import flag
 from tuplet.data import Dataset
@@ -68,7 +68,7 @@ class Job:
     def command(self) -> str:
         """What a user types to get the same run."""
         said = [f"{flag(name)} {_typed(value)}" for name, value in self.options.items()]
-        return " ".join(["tuplet train", BENCHES[self.dataset].source, f"--out runs/{self.name}", *said])
+        return " ".join(["tuplet train", SOURCES[self.dataset], f"--out runs/{self.name}", *said])
 
 
 def _typed(value: Any) -> str:
@@ -112,7 +112,7 @@ class Runner:
             self.paces.append(seconds / job.options["steps"])
         self.compiled.add(job.network)
         result = {**result, "seconds": round(seconds, 2)}
-        _write(self.out / f"{job.name}.json", result)
+        write(self.out / f"{job.name}.json", result)
         print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
         return result
 
@@ -187,8 +187,8 @@ def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> 
     return torch.cat([places[chosen][:, None], places[near]], 1).tolist()
 
 
-def _write(path: Path, result: Mapping[str, Any]) -> None:
-    """A line for each part, whole or not at all."""
+def write(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result: a line for each part, whole or not at all."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
     aside = path.with_suffix(".part")
     aside.write_text(f"{{\n{lines}\n}}\n")
@@ -256,7 +256,7 @@ def search(dataset: str, runner: Runner, families: Sequence[str] = ("free", "ran
         print(f"the search on {dataset} stopped: {error}")
     result = {"kind": "chosen", "dataset": dataset, "complete": complete, "shared": shared, "rates": rates}
     result["trials"] = list(trials)
-    _write(runner.out / f"chosen_{dataset}.json", result)
+    write(runner.out / f"chosen_{dataset}.json", result)
     return result
 
 

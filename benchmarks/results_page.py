@@ -13,6 +13,7 @@ from tuplet.training import published
 
 PAGE = common.ROOT / "docs" / "results.md"
 RESULTS = common.ROOT / "benchmarks" / "results"
+IMAGES = common.ROOT / "docs" / "images"
 MEASURED = ("cub200", "cars196")
 SEEDS = 3
 _COLUMNS = {"recall_at_1": "R@1", "recall_at_2": "R@2", "recall_at_4": "R@4", "recall_at_8": "R@8"}
@@ -36,6 +37,7 @@ def render(results: Mapping[str, Result]) -> str:
         parts += [f"## {BENCHES[dataset].title}\n", _table(dataset, results)]
     parts.append(_choice(results))
     parts.append(_ablations(results))
+    parts.append(_figures(results))
     parts.append(_missing(results))
     parts.append(_commands(results))
     return "\n".join(part.rstrip() + "\n" for part in parts if part)
@@ -48,11 +50,12 @@ What the methods of the five papers reach under one protocol, beside what the pa
 page from the files in `benchmarks/results`; `benchmarks/protocols.py` makes those, one a run, with `tuplet.train`.
 
 **The protocol.** ResNet-50 v1 with ImageNet weights, 512 dimensions (each of L, M and H for the multilevel row), crops
-of 224² in the photographs' true proportions, AdamW with a cosine schedule, new layers at 10 times the rate and
-proxies at 100 times, the same number of batches of 120 images for all. A batch is built as the method's paper builds
-it: pairs (60 × 2), triplets (40 × 3), C × K with K = 5 (RAW, VTHM), 3 (ranked list) or 8 in uniform groups (NRA).
-Hyper-parameters of a loss are its paper's. The first half of the classes trains, the other half tests, by one centre
-crop; *mirrored* is Recall@1 with each vector averaged with its mirror image's, which no paper's column has.
+of 224² in the photographs' true proportions, AdamW with a cosine schedule, new layers at 10 times the rate (unless
+another was chosen) and proxies at 100 times, the same number of batches of 120 images for all. A batch is built as
+the method's paper builds it: pairs (60 × 2), triplets (40 × 3), C × K with K = 5 (RAW, VTHM), 3 (ranked list) or 8 in
+uniform groups (NRA). Hyper-parameters of a loss are its paper's. The first half of the classes trains, the other half
+tests, by one centre crop; *mirrored* is Recall@1 with each vector averaged with its mirror image's, which no paper's
+column has.
 
 **What was chosen, and on what.** Rates, length and augmentation were chosen on a third of the *training* classes
 ([below](#what-was-chosen)), never on the test classes: a run meets those once, after its last step. The papers chose
@@ -151,6 +154,31 @@ def _recall(result: Result | None) -> str:
     if result is None:
         return "–"
     return f"{100 * result['metrics']['recall_at_1']:.1f}" if "metrics" in result else "diverged"
+
+
+def _figures(results: Mapping[str, Result]) -> str:
+    lines = ["## Figures", ""]
+    for dataset in MEASURED:
+        title = BENCHES[dataset].title
+        nearest = f"The five nearest of some queries, {title}: a green frame is the query's class"
+        lines += _figure(f"nearest_{dataset}", f"{nearest}. After figure 5 of Angular 2017.")
+        progress = f"Progress on {title}: each loss's own value, and Recall@1 on validation classes"
+        lines += _figure(f"curves_{dataset}", f"{progress}. After figure 3 of N-pair 2016.")
+    maps = ", ".join(
+        f"{METHODS[r['method']].title} {100 * r['metrics']['mean_average_precision']:.1f}"
+        for r in results.values()
+        if r["kind"] == "map"
+    )
+    lines += _figure(
+        "maps", f"Fashion-MNIST in two dimensions, after figure 4 of NRA 2019. mAP of the test examples: {maps}."
+    )
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _figure(name: str, about: str) -> list[str]:
+    """A figure, where it was drawn (benchmarks/figures.py)."""
+    path = IMAGES / f"results_{name}.png"
+    return [f"![{about}](images/{path.name})", "", about, ""] if path.is_file() else []
 
 
 def _missing(results: Mapping[str, Result]) -> str:

@@ -1,0 +1,162 @@
+"""The papers' figures from our own runs: maps in two dimensions, the nearest of some queries, and progress.
+
+    TUPLET_DATA=folder python benchmarks/figures.py [--train fashion-mnist-folder]
+
+With --train it first learns the maps of figure 4 of Schall et al. 2019, on Fashion-MNIST in place of MNIST: convnet,
+two dimensions, four losses (minutes on a CPU). Then it draws docs/images/results_*.png from the files in
+benchmarks/results; the pictures of the nearest are read from TUPLET_DATA.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from safetensors.torch import load_file
+
+import common
+import tuplet
+from methods import BENCHES, CURVES, METHODS
+from protocols import Job, write
+from results_page import IMAGES, RESULTS, read
+from tuplet import data
+
+#: Vectors of any length, as the paper has them; margin 1 for the two losses that have one.
+MAPS: dict[str, dict[str, Any]] = {
+    "softmax": {"loss": "softmax", "sampler": "class_balanced"},
+    "triplet_semi_hard": {
+        "loss": "triplet",
+        "loss_options": {"mining": "semi_hard", "margin": 1.0},
+        "sampler": "ngroup",
+    },
+    "lifted_structure": {"loss": "lifted_structure", "loss_options": {"margin": 1.0}, "sampler": "ngroup"},
+    "nra": {"loss": "nra", "sampler": "ngroup"},
+}
+_SHARED = {
+    "model": "convnet",
+    "model_options": {"size": 28, "channels": 1},
+    "dim": 2,
+    "normalize": False,
+    "batch_size": 120,
+    "per_class": 12,
+    "augment": {"mirror": 0.0},
+    "rate": 1e-3,
+    "head_rate": 1.0,
+    "loss_rate": 1.0,
+    "steps": 4000,
+    "evaluate_every": 4000,
+    "checkpoint_every": 4000,
+    "log_every": 100,
+}
+_POINTS = 2000
+_RIGHT, _WRONG = "#2a9d4a", "#d1495b"
+
+
+def train_maps(folder: Path) -> None:
+    """Learn the four maps, and keep some of the test vectors of each with the mAP of all."""
+    opened = data.open(folder)
+    for method, own in MAPS.items():
+        job = Job(f"map_{method}", "map", "fashion_mnist", method, {**_SHARED, **own})
+        if (RESULTS / f"{job.name}.json").is_file():
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            run = tuplet.train(opened, place, **job.options)
+            saved = load_file(run.folder / "vectors.safetensors")
+            metrics = run.metrics
+        chosen = slice(0, None, max(1, len(saved["labels"]) // _POINTS))
+        points = [[round(x, 4) for x in pair] for pair in saved["embeddings"][chosen].tolist()]
+        facts: dict[str, Any] = {"kind": "map", "dataset": job.dataset, "method": method, "command": job.command}
+        facts |= {"options": dict(job.options), "device": common.machine(), "versions": common.versions()}
+        facts |= {"metrics": metrics, "points": points, "labels": saved["labels"][chosen].tolist()}
+        write(RESULTS / f"{job.name}.json", facts)
+
+
+def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Test examples in the plane, a colour a class, with mAP."""
+    found = [results[f"map_{method}"] for method in MAPS if f"map_{method}" in results]
+    if not found:
+        return
+    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 4.2), squeeze=False)
+    for axis, result in zip(axes[0], found, strict=True):
+        x, y = zip(*result["points"], strict=True)
+        axis.scatter(x, y, c=result["labels"], cmap="tab10", s=3, linewidths=0)
+        title = METHODS[result["method"]].title
+        axis.set_title(f"{title}: mAP {100 * result['metrics']['mean_average_precision']:.1f}")
+        axis.set_aspect("equal", "datalim")
+        axis.tick_params(labelsize=7)
+    _save(figure, "maps")
+
+
+def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """The loss of training and Recall@1 on validation classes, step by step."""
+    for dataset in BENCHES:
+        found = [results[f"curve_{dataset}_{m}"] for m in CURVES if f"curve_{dataset}_{m}" in results]
+        if not found:
+            continue
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+        for result in found:
+            title = METHODS[result["method"]].title
+            steps, values = zip(*result["curve"], strict=True)
+            left.plot(steps, values, label=title)
+            steps, values = zip(*result["evaluations"], strict=True)
+            right.plot(steps, [100 * value for value in values], marker=".", label=title)
+        left.set(xlabel="step", ylabel="each loss's own value", yscale="log")
+        right.set(xlabel="step", ylabel="Recall@1, validation classes, %")
+        right.legend()
+        _save(figure, f"curves_{dataset}")
+
+
+def draw_nearest(
+    results: Mapping[str, Mapping[str, Any]], methods: tuple[str, ...] = ("npair", "npair_angular")
+) -> None:
+    """Queries with their five nearest by two methods: a green frame is the query's class, a red one is not."""
+    for dataset in ("cub200", "cars196"):
+        found = [results[f"row_{dataset}_{m}_0"] for m in methods if f"row_{dataset}_{m}_0" in results]
+        if len(found) < len(methods) or "TUPLET_DATA" not in os.environ:
+            continue
+        opened = data.open(os.path.expandvars(BENCHES[dataset].source))
+        rows = [line for lines in zip(*(result["nearest"][::6] for result in found), strict=True) for line in lines]
+        figure, axes = plt.subplots(len(rows), 6, figsize=(7.2, 1.25 * len(rows)))
+        for number, line in enumerate(rows):
+            for column, place in enumerate(line):
+                axis = axes[number][column]
+                axis.imshow(opened.image(place), aspect=1 / _aspect(opened, place))
+                axis.set(xticks=[], yticks=[])
+                right = opened.labels[place] == opened.labels[line[0]]
+                colour = "black" if column == 0 else _RIGHT if right else _WRONG
+                for side in axis.spines.values():
+                    side.set(color=colour, linewidth=0 if column == 0 else 2.5)
+            axes[number][0].set_ylabel(METHODS[methods[number % len(methods)]].title, fontsize=8)
+        _save(figure, f"nearest_{dataset}")
+
+
+def _aspect(opened: data.Dataset, place: int) -> float:
+    return 1.0 if opened.aspects is None else float(opened.aspects[place])
+
+
+def _save(figure: Any, name: str) -> None:
+    figure.tight_layout()
+    figure.savefig(IMAGES / f"results_{name}.png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, help="the folder of Fashion-MNIST, to learn the maps that are missing")
+    arguments = parser.parse_args()
+    if arguments.train is not None:
+        train_maps(arguments.train)
+    results = read()
+    draw_maps(results)
+    draw_curves(results)
+    draw_nearest(results)
+
+
+if __name__ == "__main__":
+    main()
