@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tuplet.losses.base import RowLoss
-from tuplet.rows import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum
+from tuplet.rows import masked_logsumexp, masked_mean, masked_sum
 
 
 class NRALoss(RowLoss):
@@ -34,14 +34,16 @@ class NRALoss(RowLoss):
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """The two pairs that matter most, placed in the spread of the row."""
-        everyone = positive | negative
-        lowest, highest = masked_min(s, everyone), masked_max(s, everyone)
-        defined = positive.any(1) & negative.any(1) & (highest > lowest)
-        spread = torch.where(defined, highest - lowest, 1)
-        far = torch.where(defined, (masked_max(s, positive) - lowest) / spread, 0)
-        near = torch.where(defined, (masked_min(s, negative) - lowest) / spread, 0)
-        total = -(1 - self.transfer(far) + self.eps).log() - (self.transfer(near) + self.eps).log()
-        return total, defined
+        everyone, d = positive | negative, s.detach()
+        # Each extreme by its place, the first of equals, so that one look gives all four.
+        lowest, near = (torch.where(mask, d, torch.inf).argmin(1) for mask in (everyone, negative))
+        highest, far = (torch.where(mask, d, -torch.inf).argmax(1) for mask in (everyone, positive))
+        ends = s.gather(1, torch.stack([lowest, highest, far, near], 1))
+        spread = ends[:, 1:2] - ends[:, :1]
+        defined = positive.any(1) & negative.any(1) & (spread[:, 0] > 0)
+        rank = torch.where(defined[:, None], (ends[:, 2:] - ends[:, :1]) / torch.where(spread > 0, spread, 1), 0)
+        far_rank, near_rank = self.transfer(rank).unbind(1)
+        return -(1 - far_rank + self.eps).log() - (near_rank + self.eps).log(), defined
 
     def transfer(self, r: Tensor) -> Tensor:
         """w(r), steepest at r = ½."""

@@ -135,7 +135,7 @@ def _step(
             return out, ()
         total, count = out
         # The sums of a large batch pass what float32 can count.
-        return torch.where(count > 0, total, 0).to(wide).sum(), count.to(wide).sum()
+        return torch.where(count > 0, total, 0).sum(dtype=wide), count.sum(dtype=wide)
 
     moving = [x for x, want in zip(extras, wanted[2:], strict=True) if want]
     if not any(wanted):
@@ -146,6 +146,8 @@ def _step(
     weights, *gradients = back(torch.ones_like(result) if cotangent is None else cotangent)
     if walk.member:
         weights = _without_itself(weights, start)
+    # Where only the gradient is asked for, the compiler need not form the result.
+    result = result if cotangent is None else result.new_empty(0)
     return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)
 
 
@@ -200,7 +202,7 @@ class _Gradients:
         """Take in the block of queries a to b."""
         walk, slopes = self.walk, step.slopes
         gallery = self.gallery if walk.moves_gallery else None
-        if slopes is not None and self.itself and gallery is not None and slopes.shape[0] == slopes.shape[1]:
+        if slopes is not None and self.itself and gallery is not None and geo.folds(slopes):
             # The whole batch in one block: both halves of its gradient are one product.
             gallery += geo.pull_back(slopes + slopes.T, g, g, walk.geometry)
         elif slopes is not None:
@@ -249,6 +251,10 @@ def _walk(
     return steps, gradients.all()
 
 
+def _sum(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+
+
 class _Walked(torch.autograd.Function):
     """One walk over the blocks.
 
@@ -267,9 +273,9 @@ class _Walked(torch.autograd.Function):
         steps, gradients = _walk(walk, wanted, inputs)
         ctx.formed = [gradient is not None for gradient in gradients]
         ctx.save_for_backward(*inputs.moving(), *(gradient for gradient in gradients if gradient is not None))
-        count = torch.stack([step.counted for step in steps]).sum()
+        total, count = _sum([step.result for step in steps]), _sum([step.counted for step in steps])
         ctx.mark_non_differentiable(count)
-        return torch.stack([step.result for step in steps]).sum(), count
+        return total, count
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *count: Any) -> Any:

@@ -155,6 +155,11 @@ def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Te
     return slopes.sum(1, keepdim=True, dtype=pulled.dtype) * here.whole() - pulled
 
 
+def folds(slopes: Tensor) -> bool:
+    """Whether S + Sᵀ and one product are better than two: always, but on matrix units, which outrun the sum."""
+    return slopes.shape[0] == slopes.shape[1] and slopes.dtype != torch.bfloat16
+
+
 def zeros(side: Side) -> Tensor:
     """Where the gradient of a side is summed up."""
     return torch.zeros_like(side.vectors, dtype=table_dtype(side.vectors.dtype))

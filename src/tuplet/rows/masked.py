@@ -34,10 +34,9 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
     """
     x = torch.where(mask, x, -torch.inf)
     peak = x.detach().amax(1)
-    peak = torch.where(peak > -torch.inf, peak, 0)
-    total = (x - peak[:, None]).exp().sum(1)
-    some = total > 0
-    return torch.where(some, torch.where(some, total, 1).log() + peak, -torch.inf)
+    total = (x - peak.clamp_min(torch.finfo(x.dtype).min)[:, None]).exp().sum(1)
+    # The peak itself gives 1, so that less is nothing; a clamp passes no gradient there, not even a NaN.
+    return total.clamp_min(0.5).log() + peak
 
 
 def masked_min(x: Tensor, mask: Tensor) -> Tensor:

@@ -26,14 +26,13 @@ def members_by_label(
     [[2], [1], [0]]
     """
     size = gallery_labels.shape[0]
-    order = gallery_labels.argsort(stable=True)
-    ordered = gallery_labels[order]
-    # A gallery's invalid rows come last, and the sort is stable: each class has its valid members first.
-    before = torch.zeros(size + 1, dtype=torch.int64, device=order.device)
-    before[1:] = (torch.ones_like(order) if valid is None else valid[order].to(torch.int64)).cumsum(0)
+    ordered, order = gallery_labels.sort(stable=True)
     left = torch.searchsorted(ordered, labels)
     right = torch.searchsorted(ordered, labels, right=True)
-    count = before[right] - before[left]
+    if valid is not None:
+        # A gallery's invalid rows come last, and the sort is stable: each class has its valid members first.
+        right = left + _between(valid[order], left, right)
+    count = right - left
     largest = int(count.max()) if max_per_class is None else min(max_per_class, size)
     k = torch.arange(largest - 1 if member else largest, device=order.device)
     place = left[:, None] + k
@@ -42,6 +41,12 @@ def members_by_label(
         place = place + (k >= own[:, None])
         count = count - 1
     return Members(order[place.clamp_max(size - 1)], k < count[:, None])
+
+
+def _between(flags: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """How many flags are set from each `left` up to each `right`."""
+    before = torch.nn.functional.pad(flags.to(torch.int64).cumsum(0), (1, 0))
+    return before[right] - before[left]
 
 
 def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_per_class: int | None) -> Members:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 def first_derivative(gradient: Tensor, of: Tensor) -> Tensor:
     """The gradient by `of`, in its type; asking for a derivative of it gets a sentence instead of a wrong Hessian."""
-    return _First.apply(gradient.to(of.dtype), of)
+    gradient = gradient.to(of.dtype)
+    return _First.apply(gradient, of) if torch.is_grad_enabled() else gradient
 
 
 class _First(torch.autograd.Function):
