@@ -62,6 +62,14 @@ SHARED: dict[str, tuple[tuple[Change, ...], ...]] = {
     "cars196": (({"rate": 1e-4},), ({"frozen_to": None},), _COLOURS, _AVERAGES),
     "glyphs": (_RATES, _POOLING),
 }
+#: What the best recipe varies beyond what is shared: the loss, the levels, more augmentation, decay, and length.
+BEST: tuple[tuple[Change, ...], ...] = (
+    ({"method": "proxy_anchor"}, {"method": "rll_h"}),
+    ({"levels": "MH"},),
+    ({"augment.erase": 0.5},),
+    ({"weight_decay": 0.1},),
+    ({"steps": 1200}, {"steps": 2400}),
+)
 #: The families' rates, tried with what is shared.
 RATES: tuple[Change, ...] = ({"rate": 2e-5}, {"rate": 5e-5}, {"rate": 1e-4})
 

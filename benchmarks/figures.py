@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 import common
 import tuplet
 from methods import BENCHES, CURVES, METHODS
-from protocols import Job, write
-from results_page import IMAGES, RESULTS, read
+from results_page import IMAGES, read
+from runs import RESULTS, Job, write
 from tuplet import data
 
 #: Vectors of any length, as the paper has them; margin 1 for the two losses that have one.

@@ -204,3 +204,5 @@ ABLATIONS = {
 
 #: Whose progress is drawn beside each other, as in figure 3 of N-pair 2016.
 CURVES = ("triplet_2", "npair_ovo", "npair")
+#: Of the papers' own methods; baselines have the first alone.
+SEEDS = (0, 1, 2)

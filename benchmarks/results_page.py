@@ -8,14 +8,13 @@ from typing import Any
 
 import choosing
 import common
-from methods import ABLATIONS, BENCHES, FAMILIES, METHODS
+from methods import ABLATIONS, BENCHES, FAMILIES, METHODS, SEEDS
+from runs import RESULTS
 from tuplet.training import published
 
 PAGE = common.ROOT / "docs" / "results.md"
-RESULTS = common.ROOT / "benchmarks" / "results"
 IMAGES = common.ROOT / "docs" / "images"
 MEASURED = ("cub200", "cars196")
-SEEDS = 3
 _COLUMNS = {"recall_at_1": "R@1", "recall_at_2": "R@2", "recall_at_4": "R@4", "recall_at_8": "R@8"}
 _COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
 
@@ -24,7 +23,7 @@ Result = Mapping[str, Any]
 
 def read(folder: Path = RESULTS) -> dict[str, Result]:
     """Every result of the protocol by its file's name; other benchmarks' files are left alone."""
-    kinds = ("row_", "search_", "chosen_", "ablation_", "curve_", "map_")
+    kinds = ("row_", "search_", "chosen_", "best_", "ablation_", "curve_", "map_")
     return {
         path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)
     }
@@ -65,27 +64,30 @@ better. Values are per cent; ± is the standard deviation over seeds.
 
 
 def _table(dataset: str, results: Mapping[str, Result]) -> str:
-    header = ["method", *_COLUMNS.values(), "mirrored R@1", "seeds", "the papers print R@1"]
-    lines = _lines(header)
+    lines = _lines(["method", *_COLUMNS.values(), "mirrored R@1", "seeds", "the papers print R@1"])
     for method, about in METHODS.items():
-        runs = _runs(dataset, method, results)
-        printed = _printed(dataset, method)
-        if not runs:
-            lines.append(_line([about.title, *["–"] * (len(_COLUMNS) + 1), "0", printed]))
-            continue
-        good = [run["metrics"] for run in runs if "metrics" in run]
-        if not good:
-            lines.append(_line([about.title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed]))
-            continue
-        cells = [_spread([metrics[name] for metrics in good]) for name in _COLUMNS]
-        mirrored = _spread([metrics["mirrored"]["recall_at_1"] for metrics in good])
-        lines.append(_line([about.title, *cells, mirrored, str(len(runs)), printed]))
+        lines.append(_row(about.title, _runs(dataset, method, results), _printed(dataset, method)))
+    if best := _of_kind("best", dataset, results):
+        lines.append(_row(f"**the best recipe** ({METHODS[best[0]['method']].title})", best, ""))
     return "\n".join(lines)
 
 
+def _row(title: str, runs: Sequence[Result], printed: str) -> str:
+    good = [run["metrics"] for run in runs if "metrics" in run]
+    if not good:
+        return _line([title, "diverged" if runs else "–", *["–"] * len(_COLUMNS), str(len(runs)), printed])
+    cells = [_spread([metrics[name] for metrics in good]) for name in _COLUMNS]
+    mirrored = _spread([metrics["mirrored"]["recall_at_1"] for metrics in good])
+    return _line([title, *cells, mirrored, str(len(runs)), printed])
+
+
 def _runs(dataset: str, method: str, results: Mapping[str, Result]) -> list[Result]:
-    found = [r for r in results.values() if (r["kind"], r["dataset"], r.get("method")) == ("row", dataset, method)]
-    return sorted(found, key=lambda run: run["seed"])
+    return [run for run in _of_kind("row", dataset, results) if run["method"] == method]
+
+
+def _of_kind(kind: str, dataset: str, results: Mapping[str, Result]) -> list[Result]:
+    """In the order of their files' names, and so of their seeds."""
+    return [result for result in results.values() if (result["kind"], result["dataset"]) == (kind, dataset)]
 
 
 def _printed(dataset: str, method: str) -> str:
@@ -123,13 +125,16 @@ def _choice(results: Mapping[str, Result]) -> str:
         lines += ["", f"**{BENCHES[dataset].title}**{so_far}: {shared}. Rates: {rates}.", ""]
         lines += ["<details><summary>the trials: those that the rule compared, in order, then others</summary>", ""]
         lines += _lines(["method", "options", "Recall@1", "MAP@R"])
-        others = [n for n, r in results.items() if (r["kind"], r["dataset"]) == ("search", dataset)]
+        others = [n for n, r in results.items() if r in _of_kind("search", dataset, results)]
         for name in dict.fromkeys([*chosen["trials"], *others]):
             trial = results[name]
             metrics = trial.get("metrics")
             values = [f"{100 * metrics[k]:.2f}" for k in ("recall_at_1", "map_at_r")] if metrics else ["diverged", ""]
             lines.append(_line([METHODS[trial["method"]].title, trial["about"], *values]))
         lines += ["", "</details>"]
+        if best := results.get(f"best_{dataset}"):
+            recipe = ", ".join(f"{name} {value}" for name, value in best["shared"].items())
+            lines += ["", f"The best recipe{'' if best['complete'] else ' so far'}: {recipe}."]
     families = [f"{family} ({METHODS[method].title})" for family, method in FAMILIES.items()]
     lines += ["", f"Families, and the method that chose the rate of each: {', '.join(families)}."]
     return "\n".join(lines)
@@ -184,7 +189,7 @@ def _figure(name: str, about: str) -> list[str]:
 def _missing(results: Mapping[str, Result]) -> str:
     lines = []
     for dataset in MEASURED:
-        wanted = {method: SEEDS if about.own else 1 for method, about in METHODS.items()}
+        wanted = {method: len(SEEDS) if about.own else 1 for method, about in METHODS.items()}
         lacking = {m: n - len(_runs(dataset, m, results)) for m, n in wanted.items()}
         listed = [f"{METHODS[m].title} ({n})" for m, n in lacking.items() if n > 0]
         if listed:
@@ -203,6 +208,7 @@ def _commands(results: Mapping[str, Result]) -> str:
     ]
     for dataset in MEASURED:
         runs = [run for method in METHODS for run in _runs(dataset, method, results)[:1]]
+        runs += _of_kind("best", dataset, results)[:1]
         if runs:
             lines += [f"<details><summary>{BENCHES[dataset].title}</summary>", "", "```sh"]
             lines += [f"# {METHODS[run['method']].title}\n{run['command']}" for run in runs]

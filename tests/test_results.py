@@ -1,6 +1,7 @@
 """docs/results.md is what its command makes of the runs, and the runs are what the protocol says."""
 
 import doctest
+import json
 import shlex
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +26,7 @@ def bench(monkeypatch):
     small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "batch_size": 120}
     small |= {"resize": 12, "stored_size": 12}
     monkeypatch.setitem(methods.BENCHES, "glyphs", methods.Bench("tiny", "glyphs", small, short=2, levels="H"))
-    monkeypatch.setattr(import_module("protocols").Runner, "_data", lambda self, dataset: pictures(classes=184, each=8))
+    monkeypatch.setattr(import_module("runs").Runner, "_data", lambda self, dataset: pictures(classes=184, each=8))
     return import_module
 
 
@@ -40,14 +41,25 @@ def test_examples_of_the_benchmarks_run(bench):
         assert not doctest.testmod(bench(name)).failed
 
 
-def jobs(protocols, dataset):
-    return [job for name in "12346" for job in protocols.stage(name, dataset, CHOICE)]
+class Chosen:
+    """Stands for a runner whose search is done: it knows what was chosen and runs nothing."""
+
+    def __init__(self, folder):
+        self.out = folder
+        for dataset in ("cub200", "cars196", "glyphs"):
+            best = {"shared": {"method": "nra", **CHOICE["shared"], "steps": 4}}
+            (folder / f"chosen_{dataset}.json").write_text(json.dumps(CHOICE))
+            (folder / f"best_{dataset}.json").write_text(json.dumps(best))
+
+
+def jobs(protocols, dataset, folder):
+    return [job for name in "123456" for job in protocols.stage(name, dataset, Chosen(folder))]
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
-def test_every_run_has_a_file_of_its_own_and_options_that_exist(bench, dataset):
+def test_every_run_has_a_file_of_its_own_and_options_that_exist(bench, dataset, tmp_path):
     protocols = bench("protocols")
-    planned = jobs(protocols, dataset)
+    planned = jobs(protocols, dataset, tmp_path)
     assert len({job.name for job in planned}) == len(planned)
     for job in planned:
         settings = Settings(**job.options)
@@ -70,20 +82,20 @@ def test_the_command_of_a_run_says_what_was_run(bench, monkeypatch, tmp_path):
 
     monkeypatch.setattr(tuplet, "train", note)
     monkeypatch.setattr("tuplet.data.open", lambda path: path)
-    planned = [*jobs(protocols, "cub200")[:45:4], protocols.trial("cub200", "nra", CHOICE["shared"])]
+    planned = [*jobs(protocols, "cub200", tmp_path)[::5], protocols.trial("cub200", "nra", CHOICE["shared"])]
     for job in planned:
         typed(*shlex.split(job.command)[1:], cwd=tmp_path)
-    assert said == [protocols._as_json(job.options) for job in planned]
+    assert said == [bench("runs").as_json(job.options) for job in planned]
 
 
 def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
-    short = protocols.Runner(tmp_path, limit=6.0, device="cpu")
+    short = bench("runs").Runner(tmp_path, limit=6.0, device="cpu")
     monkeypatch.setattr(short, "expected", lambda job: 0.0 if len(list(tmp_path.glob("search_*"))) < 3 else 100.0)
     assert not protocols.search("glyphs", short)["complete"]
     assert len(list(tmp_path.glob("search_*"))) == 3
 
-    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
+    runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     ran = []
     monkeypatch.setattr(runner, "_run", lambda job, run=runner._run: ran.append(job.name) or run(job))
     chosen = protocols.search("glyphs", runner)
@@ -91,10 +103,10 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
     assert set(chosen["rates"]) == {"unit", "free", "rank", "proxy"}
     assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
 
-    for job in [*protocols.stage("1", "glyphs", chosen), *protocols.stage("4", "glyphs", chosen)[-6:]]:
+    for job in [*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]]:
         runner.measure(job)
     before = len(ran)
-    for job in protocols.stage("1", "glyphs", chosen):
+    for job in protocols.stage("1", "glyphs", runner):
         runner.measure(job)
     assert len(ran) == before
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
@@ -107,7 +119,7 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
 
 def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
-    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
+    runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "rates": {}})
     assert "error" in runner.measure(job)
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
@@ -116,7 +128,7 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
 
 def test_other_options_are_another_run(bench, tmp_path):
     protocols = bench("protocols")
-    runner = protocols.Runner(tmp_path, limit=float("inf"), device="cpu")
+    runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     runner.measure(protocols.row("glyphs", "npair", 0, CHOICE))
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
     other = {**CHOICE, "rates": {"free": 1e-3}}
