@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import platform
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +15,21 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 T = TypeVar("T")
+
+
+def seconds(function: Callable[[], Any], device: str = "cpu") -> float:
+    """How long the function takes; on a GPU until its last kernel is done."""
+    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+    wait()
+    start = time.perf_counter()
+    function()
+    wait()
+    return time.perf_counter() - start
+
+
+def number(x: float) -> str:
+    """Three digits, or all those before the point."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:

@@ -17,6 +17,8 @@ except ImportError:
     peer = None
 
 DIM = 512
+#: The full method of the Unified view, and the loss whose draws cost the peer most.
+METHOD, SAMPLED = "multi-similarity (RAW, valid triplets)", "margin, distance-weighted"
 
 
 def pair_tables(n: int) -> float:
@@ -49,17 +51,27 @@ class Case:
     """A loss of ours and the peer's (with its miner, if any), each made for a number of classes."""
 
     name: str
-    ours: Callable[[int], nn.Module]
+    ours: Callable[[int], losses.RowLoss]
     theirs: Callable[[int], tuple[Any, ...]] | None = None
     peer_bytes: Callable[[int], float] = pair_tables
     per_class: int = 4
+    picks: bool = False
+    """Whether a query is given single pairs, which rounding may choose otherwise."""
 
-    def steps(self, n: int, device: str, with_peer: bool) -> dict[str, Callable[[], None]]:
-        """Forward and backward of ours, and of the peer's if wanted, on one batch."""
+    def our_step(self, n: int, device: str, dtype: torch.dtype = torch.float32, **options: Any) -> Callable[[], None]:
+        """Forward and backward of ours on one batch."""
+        x, labels, classes = self.batch(n, device, dtype)
+        return step(x, labels, self.ours(classes).to(device), **options)
+
+    def peer_step(self, n: int, device: str, dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+        """Forward and backward of the peer's on the same batch."""
+        x, labels, classes = self.batch(n, device, dtype)
+        return step(x, labels, *(part.to(device) for part in self.peer(classes)))
+
+    def batch(self, n: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, int]:
+        """Vectors, labels and the number of classes."""
         x, labels = batch(n, self.per_class, device)
-        classes = int(labels[-1]) + 1
-        made = {"ours": (self.ours(classes),)} | ({"peer": self.peer(classes)} if with_peer else {})
-        return {side: step(x, labels, *(part.to(device) for part in parts)) for side, parts in made.items()}
+        return x.to(dtype), labels, int(labels[-1]) + 1
 
     def peer(self, classes: int) -> tuple[Any, ...]:
         """The peer's loss and miner; () where it has none, or is not installed."""
@@ -80,20 +92,22 @@ def batch(n: int, per_class: int, device: str) -> tuple[Tensor, Tensor]:
         labels = torch.tensor([0, 0, 1]).repeat(n // 3) + 2 * (torch.arange(n) // 3)
     else:
         labels = torch.arange(n) // per_class
-    draw = torch.Generator().manual_seed(0)
-    shared, centres, own = (torch.randn(k, DIM, generator=draw) for k in (1, int(labels[-1]) + 1, n))
-    x = nn.functional.normalize(0.3**0.5 * shared + 0.15**0.5 * centres[labels] + 0.55**0.5 * own)
-    return x.to(device), labels.to(device)
+    labels = labels.to(device)
+    draw = torch.Generator(device).manual_seed(0)
+    shared, centres, own = (torch.randn(k, DIM, generator=draw, device=device) for k in (1, int(labels[-1]) + 1, n))
+    return nn.functional.normalize(0.3**0.5 * shared + 0.15**0.5 * centres[labels] + 0.55**0.5 * own), labels
 
 
-def step(x: Tensor, labels: Tensor, loss: nn.Module, miner: nn.Module | None = None) -> Callable[[], None]:
+def step(
+    x: Tensor, labels: Tensor, loss: nn.Module, miner: nn.Module | None = None, **options: Any
+) -> Callable[[], None]:
     """Forward and backward as in training."""
     x = x.clone().requires_grad_()
 
     def run() -> None:
         x.grad = None
         loss.zero_grad(set_to_none=True)
-        value = loss(x, labels) if miner is None else loss(x, labels, miner(x, labels))
+        value = loss(x, labels, *(() if miner is None else (miner(x, labels),)), **options)
         value.backward()
 
     return run
@@ -118,11 +132,13 @@ CASES = [
         lambda c: losses.TripletLoss(mining="semi_hard", max_per_class=4),
         lambda c: (peer.TripletMarginLoss(0.2), miners.TripletMarginMiner(0.2, type_of_triplets="semihard")),
         triplet_lists,
+        picks=True,
     ),
     Case(
         "triplet, hardest",
         lambda c: losses.TripletLoss(mining="hardest"),
         lambda c: (peer.TripletMarginLoss(0.2), miners.BatchHardMiner()),
+        picks=True,
     ),
     Case(
         "triplet, disjoint",
@@ -168,22 +184,24 @@ CASES = [
     Case("binomial deviance, valid triplets", lambda c: losses.BinomialDevianceLoss(mining=mining.ValidTriplet())),
     Case("RAW", lambda c: losses.RAWLoss(), lambda c: (peer.MultiSimilarityLoss(),)),
     Case(
-        "multi-similarity (RAW, valid triplets)",
+        METHOD,
         lambda c: losses.MultiSimilarityLoss(),
         lambda c: (peer.MultiSimilarityLoss(), miners.MultiSimilarityMiner()),
     ),
-    Case("RAW, semi-hard", lambda c: losses.RAWLoss(mining=mining.SemiHard())),
+    Case("RAW, semi-hard", lambda c: losses.RAWLoss(mining=mining.SemiHard()), picks=True),
     Case(
         "RAW, distance-weighted",
         lambda c: losses.RAWLoss(mining=mining.DistanceWeighted()),
         lambda c: (peer.MultiSimilarityLoss(), miners.DistanceWeightedMiner()),
+        picks=True,
     ),
-    Case("NRA", lambda c: losses.NRALoss()),
+    Case("NRA", lambda c: losses.NRALoss(), picks=True),
     Case("ranked list", lambda c: losses.RankedListLoss(), lambda c: (peer.RankedListLoss(0.4, Tn=10, alpha=1.2),)),
     Case(
-        "margin, distance-weighted",
+        SAMPLED,
         lambda c: losses.MarginLoss(),
         lambda c: (peer.MarginLoss(), miners.DistanceWeightedMiner()),
+        picks=True,
     ),
     Case(
         "margin, all pairs",

@@ -1,0 +1,318 @@
+"""What is measured on a GPU, as jobs for performance_turns: ready at the first `yield None`, measured after it."""
+
+import gc
+import logging
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch._dynamo.utils
+import torch._inductor.config
+from torch import Tensor
+
+import common
+from common import seconds
+from loss_cases import CASES, DIM, Case, batch
+from performance_turns import Steps
+from tuplet import losses, models
+
+FULL, HALF = torch.float32, torch.bfloat16
+#: Runs that are timed: at least so many, more while they take less than SHORT seconds together, none beyond LONG.
+LEAST, MOST, SHORT, LONG = 5, 100, 0.1, 2.0
+#: Where the peer is estimated to need more than this it is left out; and what one loss may take in its turn.
+PEER_GIB, TURN_S = 100.0, 15.0
+#: A query whose part of the gradient is off by more than this has been given another pair, not another rounding.
+OTHER_PICK = 0.1
+#: Rows that the floor multiplies at once, and how many such blocks stand for all of a large batch.
+FLOOR_ROWS, FLOOR_BLOCKS = 4096, 16
+
+#: A size, a type, and whether the peer is measured there too.
+Look = tuple[int, torch.dtype, bool]
+
+
+def one_thread_compiles() -> None:
+    """Many processes compile at once: a pool of compilers in each would be too many."""
+    torch._inductor.config.compile_threads = 1
+
+
+def warm(device: str) -> None:
+    """What a device sets up for whoever comes first: its context, and the library of products."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        ones = torch.ones(64, 64, dtype=dtype, device=device)
+        (ones @ ones).sum().item()
+
+
+def median_ms(run: Callable[[], None], device: str, long: float = LONG) -> float:
+    taken = [seconds(run, device)]
+    while len(taken) < MOST and (len(taken) < LEAST or sum(taken) < SHORT) and sum(taken) + taken[-1] < long:
+        taken.append(seconds(run, device))
+    return 1000 * statistics.median(taken)
+
+
+def graphs() -> int:
+    """How many graphs torch has compiled in this process."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def reserved() -> int:
+    """What torch has taken of the GPU and cannot give back."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def wait_in(run: Callable[[], None]) -> str | None:
+    """Where a step waits for the GPU, or None."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except RuntimeError as error:
+        return first_line(error)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return None
+
+
+def one_loss(index: int, looks: Sequence[Look], device: str) -> Steps:
+    """A loss at some sizes: memory, time, the first call, and whether a later one waits; then the peer's."""
+    one_thread_compiles()
+    warm(device)
+    case = CASES[index]
+    ready: list[tuple[Callable[[], None] | None, dict[str, Any]]] = []
+    for size, dtype, _ in looks:
+        torch.compiler.reset()  # each size as in a run of its own
+        try:
+            ready.append(prepared(case, size, dtype, device))
+        except Exception as error:
+            ready.append((None, {"failed": f"{type(error).__name__}: {first_line(error)}"}))
+    yield None
+    stale = False
+    for place, (run, ours) in enumerate(ready):
+        if run is None:
+            yield place, ours
+            continue
+        if stale:
+            torch.compiler.reset()
+        if ours.pop("again_s") < LONG:
+            compiled = graphs()
+            run()
+            # Another size was compiled last: what is now compiled again must not make the next one's sizes variable.
+            stale = stale or graphs() != compiled
+        ours["ms"] = median_ms(run, device)
+        if device != "cpu" and ours["ms"] < 1000 * LONG:
+            ours["wait"] = wait_in(run)
+        yield place, {"beside": case.beside(), "ours": ours}
+    if not case.peer(classes=2):
+        return
+    yield None
+    ready.clear()
+    for place, (size, dtype, with_peer) in enumerate(looks):
+        if with_peer:
+            for found in beside(case, size, dtype, device):
+                yield place, found
+
+
+def prepared(case: Case, size: int, dtype: torch.dtype, device: str) -> tuple[Callable[[], None], dict[str, Any]]:
+    """A step of ours that has run before, with what its first run took and what memory the later ones take."""
+    run = case.our_step(size, device, dtype, max_per_class=case.per_class)
+    if device == "cpu":
+        first = seconds(run)
+        again, peak = common.peak_extra(partial(seconds, run))
+        return run, {"first_s": first, "again_s": again, "mib": peak / 2**20}
+    before, kept_before = torch.cuda.memory_allocated(), reserved()
+    first = seconds(run, device)
+    torch.cuda.reset_peak_memory_stats()
+    again = seconds(run, device)
+    peak = torch.cuda.max_memory_allocated() - before
+    # A captured graph keeps its memory between calls, where the peak of a call does not see it.
+    return run, {"first_s": first, "again_s": again, "mib": max(peak, reserved() - kept_before) / 2**20}
+
+
+def beside(case: Case, size: int, dtype: torch.dtype, device: str) -> Iterator[dict[str, Any]]:
+    """The peer's on the same batch, in float32 where it does not take the type."""
+    if case.peer_bytes(size) > PEER_GIB * 2**30:
+        yield {"left_out": f"over {PEER_GIB:g} GiB"}
+        return
+    # Stands where this process is stopped before it comes farther.
+    yield {"left_out": "not done in time"}
+    for kind in dict.fromkeys((dtype, torch.float32)):
+        try:
+            case.peer_step(16, device, kind)()
+            run = case.peer_step(size, device, kind)
+            first, peak = common.peak_extra(partial(seconds, run, device), device)
+        except torch.OutOfMemoryError:
+            yield {"left_out": "out of memory"}
+            return
+        except Exception as error:
+            if kind == torch.float32:
+                yield {"left_out": "fails", "peer_error": first_line(error)}
+            continue
+        ms = 1000 * first if first > LONG else median_ms(run, device)
+        yield {"peer": {"ms": ms, "mib": peak / 2**20, "dtype": name(kind)}, "left_out": None}
+        return
+
+
+def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:
+    """The three products of a batch, X·Xᵀ and the two of its gradient, in blocks of rows; of a large one a part."""
+    warm(device)
+    yield None
+    rows = []
+    for n, dtype in sizes:
+        x, _ = batch(n, 4, device)
+        x = x.to(dtype)
+        count = min(n, FLOOR_ROWS)
+        blocks = [x[a : a + count] for a in range(0, n, count)][:FLOOR_BLOCKS]
+        wide = {"out_dtype": torch.float32} if device != "cpu" and dtype == torch.bfloat16 else {}
+        weights = (blocks[0] @ x.T).to(dtype)
+
+        def products(x: Tensor = x, blocks: list[Tensor] = blocks, wide: Any = wide, weights: Tensor = weights) -> None:
+            for q in blocks:
+                torch.mm(q, x.T, **wide)
+                torch.mm(weights[: len(q)], x)
+                torch.mm(weights[: len(q)].T, q)
+
+        for _ in range(2):
+            products()
+        done = sum(map(len, blocks))
+        ms = median_ms(products, device) * n / done
+        rows.append({"size": n, "dtype": name(dtype), "ms": ms, "tflops": 6 * n * n * DIM / ms / 1e9, "part": done / n})
+        del x, blocks, weights, products
+    yield 0, {"floor": rows}
+
+
+def gradient(loss: torch.nn.Module, x: Tensor, labels: Tensor, *miners: Any) -> Tensor:
+    x = x.detach().requires_grad_()
+    loss(x, labels, *(miner(x, labels) for miner in miners)).backward()
+    assert x.grad is not None
+    return x.grad.double()
+
+
+def accuracy(indices: Sequence[int], size: int, device: str) -> Steps:
+    """How far gradients of float32 and of bfloat16 vectors are from those of float64 on the same vectors.
+
+    A loss that picks single pairs is differentiated by the queries alone, so that row i is all that query i has chosen.
+    Where its weights lie on other pairs than in float64, or its row is not the same but for rounding, the pick is
+    another: these are counted, and the others compared.
+    """
+    one_thread_compiles()
+    warm(device)
+    found = [{name(dtype): errors(CASES[k], size, dtype, device) for dtype in (FULL, HALF)} for k in indices]
+    yield None
+    for place, of_types in enumerate(found):
+        yield place, {"accuracy": of_types}
+
+
+def errors(case: Case, size: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
+    torch.compiler.reset()
+    x, labels, classes = case.batch(size, device, dtype)
+    loss, exact = case.ours(classes), case.ours(classes)
+    loss.moves_gallery = exact.moves_gallery = not case.picks
+    ours = gradient(loss.to(device), x, labels)
+    with torch.compiler.set_stance("force_eager"):
+        truth = gradient(exact.to(device), x.double(), labels)
+    found = compared(case, ours, truth, x, labels, classes)
+    if not case.picks and case.peer(classes):
+        found["peer"] = peer_error(case, x, labels, classes)
+    return found
+
+
+def compared(case: Case, ours: Tensor, truth: Tensor, x: Tensor, labels: Tensor, classes: int) -> dict[str, Any]:
+    same = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    if case.picks:
+        chosen, right = (case.ours(classes).to(x.device).weights(v, labels) != 0 for v in (x, x.double()))
+        same = (chosen == right).all(1) & ((ours - truth).norm(dim=1) <= OTHER_PICK * truth.norm(dim=1))
+    error = ((ours - truth)[same].norm() / truth[same].norm()).item()
+    return {"error": error, **({"other_picks": 1 - same.double().mean().item()} if case.picks else {})}
+
+
+def peer_error(case: Case, x: Tensor, labels: Tensor, classes: int) -> float | str:
+    """The same of the peer's, from its own float64."""
+    made = [[part.to(x.device) for part in case.peer(classes)] for _ in range(2)]
+    try:
+        theirs, truth = (gradient(made[k][0], v, labels, *made[k][1:]) for k, v in enumerate((x, x.double())))
+    except (RuntimeError, NotImplementedError):
+        return "fails"
+    return ((theirs - truth).norm() / truth.norm()).item()
+
+
+def training_step(architecture: str, images: int, pixels: int, device: str) -> Steps:
+    """A step of a network with RAW and valid triplets, beside the same step with a sum in place of the loss."""
+    one_thread_compiles()
+    warm(device)
+    torch.backends.cudnn.benchmark = True
+    embedder = models.create(architecture, dim=DIM).to(device).train()
+    loss, labels = losses.MultiSimilarityLoss(), torch.arange(images, device=device) // 4
+    optimizer = torch.optim.SGD(embedder.parameters(), lr=1e-6, momentum=0.9)
+    pictures = 255 * torch.rand(images, 3, pixels, pixels, device=device)
+    pictures = pictures.to(memory_format=torch.channels_last)
+    constant = torch.randn(images, DIM, device=device)
+
+    def step(value: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            optimizer.zero_grad()
+            with torch.autocast(device, torch.bfloat16):
+                vectors = embedder(pictures)
+                total = value(vectors)
+            total.backward()
+            optimizer.step()
+
+        return run
+
+    runs = {"with_loss": step(lambda x: loss(x, labels)), "without": step(lambda x: (x * constant).sum())}
+    for run in runs.values():
+        run()
+    yield None
+    taken: dict[str, list[float]] = {side: [] for side in runs}
+    for k in range(3 + LEAST * 4):
+        for side, run in runs.items():
+            once = 1000 * seconds(run, device)
+            if k >= 3:
+                taken[side].append(once)
+    ms = {side: statistics.median(times) for side, times in taken.items()}
+    yield 0, {"training_step": {"network": architecture, "images": images, "pixels": pixels, "ms": ms}}
+
+
+def first_calls(sizes: Sequence[int], dtype: torch.dtype, device: str) -> Steps:
+    """One loss at many sizes one after another, nothing compiled before: the seconds of each first call."""
+    warm(device)
+    refused = Refusals()
+    logging.getLogger("torch._dynamo").addHandler(refused)
+    with tempfile.TemporaryDirectory() as folder:
+        for cache in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            os.environ[cache] = os.path.join(folder, cache)
+        yield None
+        yield None
+        loss = losses.MultiSimilarityLoss().to(device)
+        calls = []
+        for n in sizes:
+            x, labels = batch(n, 4, device)
+            x = x.to(dtype).requires_grad_()
+
+            def run(x: Tensor = x, labels: Tensor = labels) -> None:
+                loss(x, labels).backward()
+
+            first = seconds(run, device)
+            calls.append({"size": n, "first_s": first, "graphs": graphs(), "refused": refused.count})
+            yield 0, {"first_calls": {"dtype": name(dtype), "calls": calls}}
+
+
+class Refusals(logging.Handler):
+    """Counts how often torch gives up compiling something anew, and from then on runs it as it stands."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One more, if that is what it says."""
+        self.count += "recompile_limit" in record.getMessage()
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

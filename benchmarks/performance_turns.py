@@ -1,0 +1,131 @@
+"""Jobs in processes of their own: all get ready at once, then take turns on a machine that is otherwise quiet.
+
+A loss takes seconds to compile and milliseconds to measure. A job is a generator. Up to its first `yield None` (making
+batches, compiling, first calls) it runs beside all others. From there on it goes one step, to its next `yield`, at a
+time, while all others wait. A second `yield None` waits until every other job has come as far. Anything else that it
+yields is (k, found), and is joined to its k-th row; so a job that fails or takes too long keeps what it has found.
+"""
+
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+#: Imported once for all processes. Not the compiler itself, which starts processes of its own.
+PRELOAD = ["torch._dynamo", "tuplet.losses", "tuplet.models", "pytorch_metric_learning.losses"]
+
+Row = dict[str, Any]
+Steps = Iterator[tuple[int, Row] | None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A generator function with its arguments, and the rows that it fills."""
+
+    function: Callable[..., Steps]
+    arguments: tuple[Any, ...]
+    rows: tuple[Row, ...] = ({},)
+
+
+def in_turn(jobs: Sequence[Job], ready_s: float, turn_s: float, until: float = float("inf")) -> Iterator[Row]:
+    """Fill the rows of all jobs, and yield each as it changes; "failed" says why one is still empty.
+
+    No step begins after `until` (of `time.monotonic`).
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    workers = [_Worker(context, job) for job in jobs]
+    try:
+        deadline = time.monotonic() + ready_s
+        going = [worker for worker in workers if worker.hear(deadline, f"was not ready after {ready_s:g} s") is None]
+        while going:
+            paused = []
+            while going:
+                again = []
+                for worker in going:
+                    if time.monotonic() > until:
+                        worker.end("was not reached: the time for all of them was up")
+                        continue
+                    row = worker.step(turn_s)
+                    if row is None:
+                        paused.append(worker)
+                    elif not worker.ended:
+                        again.append(worker)
+                        yield row
+                going = again
+            going = paused
+        for worker in workers:
+            yield from worker.missing()
+    finally:
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.process.join()
+
+
+class _Worker:
+    def __init__(self, context: Any, job: Job) -> None:
+        self.rows, self.reason, self.ended = [dict(row) for row in job.rows], "", False
+        self.filled: set[int] = set()
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, job.function, job.arguments), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+
+    def step(self, seconds: float) -> Row | None:
+        """One step, alone: the row it was for, or None where it pauses."""
+        self.pipe.send("go")
+        return self.hear(time.monotonic() + seconds, f"was stopped after {seconds:g} s")
+
+    def hear(self, deadline: float, late: str) -> Row | None:
+        """What it has found, joined to its row; None where it pauses, and an empty row where it has ended."""
+        if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
+            return self.end(late)
+        try:
+            said = self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            return self.end(f"its process ended with code {self.process.exitcode}")
+        if said is None:
+            return None
+        if isinstance(said, str):
+            return self.end(said)
+        place, found = said
+        self.filled.add(place)
+        self.rows[place].update(found)
+        return self.rows[place]
+
+    def end(self, reason: str) -> Row:
+        """No more of it."""
+        self.process.kill()
+        self.reason, self.ended = reason, True
+        return {}
+
+    def missing(self) -> Iterator[Row]:
+        """The rows that nothing was found for."""
+        for place, row in enumerate(self.rows):
+            if place not in self.filled:
+                row["failed"] = self.reason or "was not measured"
+                yield row
+
+
+def _work(pipe: Connection, function: Callable[..., Steps], arguments: tuple[Any, ...]) -> None:
+    warnings.simplefilter("ignore")
+    steps = function(*arguments)
+    try:
+        for said in steps:
+            if said is None:
+                # What was made until now stays: looking through it each time would take longer than many a step.
+                gc.collect()
+                gc.freeze()
+            pipe.send(said)
+            pipe.recv()
+        pipe.send("")
+        # Its end would disturb whoever is measured next: it waits to be ended with all others.
+        pipe.recv()
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}")
