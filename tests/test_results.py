@@ -133,3 +133,23 @@ def test_other_options_are_another_run(bench, tmp_path):
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
     other = {**CHOICE, "rates": {"free": 1e-3}}
     assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
+
+
+def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
+    figures = bench("figures")
+    for name in ("RESULTS", "IMAGES"):
+        monkeypatch.setattr(figures, name, tmp_path)
+    monkeypatch.setattr(figures, "_SHARED", {**figures._SHARED, "steps": 2, "batch_size": 24, "per_class": 3})
+    monkeypatch.setattr(figures.data, "open", lambda source: pictures(classes=20, each=8, size=28))
+    figures.train_maps(tmp_path)
+    results = bench("results_page").read(tmp_path)
+    assert len(results) == 4
+    assert len(results["map_nra"]["points"]) == len(results["map_nra"]["labels"]) == 80
+    curve = {"curve": [[10, 1.0], [20, 0.5]], "evaluations": [[10, 0.3], [20, 0.4]]}
+    results |= {f"curve_cub200_{method}": {**curve, "method": method} for method in ("npair", "npair_ovo")}
+    results |= {f"row_cub200_{m}_0": {"nearest": [[0, 1, 9, 3, 4, 5]] * 8} for m in ("npair", "npair_angular")}
+    monkeypatch.setenv("TUPLET_DATA", str(tmp_path))
+    for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest):
+        draw(results)
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"results_maps.png", "results_curves_cub200.png", "results_nearest_cub200.png"}
