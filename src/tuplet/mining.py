@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from tuplet import counter
 from tuplet.rows import Block, View, masked_max, masked_min
 
+_CALLS = 0x1D8E4E27C47D124F  # how far a key moves from call to call; odd, so that 2⁶⁴ calls all differ
+
 
 class Mining(nn.Module):
     """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more.
@@ -115,28 +117,27 @@ class DistanceWeighted(Mining):
     def inputs(self, view: View) -> tuple[Tensor, ...]:
         """The positives by index, and for each of them a number in (0, 1)."""
         index, exists = view.members()
-        # Two keys of two halves each: half the work of four keys, and on a GPU every step of it is a launch.
-        time, place = (self.seed << 32) + self.calls, (view.positions[:, None] << 32) + index
-        return index, exists, counter.uniform(time, place)
+        # Calls, and seeds 2³² of them apart, are so far from each other that no two places meet.
+        key = (view.positions[:, None] << 32) + index + (self.calls + (self.seed % 2**30 << 32)) * _CALLS
+        return index, exists, counter.uniform_of(key)
 
     def forward(self, block: Block, *inputs: Tensor) -> Tensor:
         """Walk each row's cumulative probabilities up to the drawn numbers."""
-        draws = inputs[2]
-        d = block.distance()
-        near = block.negative & (d < self.far)
+        draws, square = inputs[2], block.squared_distance()
+        near = block.negative & (square < self.far**2)
         some = near.any(1, keepdim=True)
         candidates = torch.where(some, near, block.negative)
-        log_weights = torch.where(some, self._log_weights(d, block.dim), 0)
-        log_weights = torch.where(candidates, log_weights, -torch.inf)
-        peak = log_weights.amax(1, keepdim=True)
-        cumulative = (log_weights - torch.where(peak > -torch.inf, peak, 0)).exp().cumsum(1)
+        log_weights = torch.where(candidates, self._log_weights(square, block.dim) * some, -torch.inf)
+        peak = log_weights.amax(1, keepdim=True).clamp_min(torch.finfo(square.dtype).min)
+        cumulative = (log_weights - peak).exp().cumsum(1)
         # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum, and `right` steps over weights of zero.
-        target = draws.to(d.dtype) * cumulative[:, -1:]
-        return torch.searchsorted(cumulative, target, right=True).clamp_max(d.shape[1] - 1)
+        target = draws.to(square.dtype) * cumulative[:, -1:]
+        return torch.searchsorted(cumulative, target, right=True).clamp_max(square.shape[1] - 1)
 
-    def _log_weights(self, d: Tensor, n: int) -> Tensor:
-        d = d.clamp(self.cutoff, 2 - 1e-6)
-        return -(n - 2) * d.log() - (n - 3) / 2 * (1 - d.square() / 4).log()
+    def _log_weights(self, square: Tensor, n: int) -> Tensor:
+        """log 1/q, by d²: −½ [(n − 2) log d² + (n − 3) log(1 − d²/4)]."""
+        square = square.clamp(self.cutoff**2, (2 - 1e-6) ** 2)
+        return torch.add(square.log() * (1 - n / 2), torch.rsub(square, 1, alpha=0.25).log(), alpha=(3 - n) / 2)
 
     def advance(self) -> None:
         """Draw other numbers next time."""

@@ -43,7 +43,7 @@ class AngularLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Every positive pair is a query x_a + x_p."""
-        return _over_pairs(view, self._pairs)
+        return _over_pairs(view.whole(), self._pairs)
 
     def _pairs(
         self, s: Tensor, positive: Tensor, negative: Tensor, exists: Tensor, near: Tensor
@@ -108,4 +108,5 @@ class NPairAngularLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Both losses of one view."""
+        view = view.whole()
         return self.npair.value(view) + self.weight * self.angular.value(view)

@@ -31,7 +31,7 @@ class HistogramLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Both histograms, then their overlap."""
-        sums = view.sum(self._histograms)
+        sums = view.whole().sum(self._histograms)
         counts = sums.detach().sum(1, keepdim=True)
         positive, negative = (sums / counts.clamp_min(1)).unbind()
         # Without pairs of one kind its histogram is 0, and so is the sum.

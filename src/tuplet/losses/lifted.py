@@ -37,6 +37,7 @@ class LiftedStructureLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """First the negatives of every end, then the pairs."""
+        view = view.whole()
         push = view.each(self._negatives)
         # The compiler takes no tensor twice.
         other = push.view_as(push)

@@ -39,20 +39,22 @@ class NRALoss(RowLoss):
         lowest, near = (torch.where(mask, d, torch.inf).argmin(1) for mask in (everyone, negative))
         highest, far = (torch.where(mask, d, -torch.inf).argmax(1) for mask in (everyone, positive))
         ends = s.gather(1, torch.stack([lowest, highest, far, near], 1))
-        spread = ends[:, 1:2] - ends[:, :1]
+        low, high, pair = ends.split([1, 1, 2], 1)
+        spread = high - low
         defined = positive.any(1) & negative.any(1) & (spread[:, 0] > 0)
-        rank = torch.where(defined[:, None], (ends[:, 2:] - ends[:, :1]) / torch.where(spread > 0, spread, 1), 0)
+        rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(s.dtype).tiny), 0)
         far_rank, near_rank = self.transfer(rank).unbind(1)
-        return -(1 - far_rank + self.eps).log() - (near_rank + self.eps).log(), defined
+        return -((1 + self.eps - far_rank).log() + (near_rank + self.eps).log()), defined
 
     def transfer(self, r: Tensor) -> Tensor:
         """w(r), steepest at r = ½."""
+        upper = r > 0.5
+        low = torch.where(upper, 1 - r, r)
         # The ends are fixed points, and r stays there when the vectors move; a power of 0 would have no derivative for
-        # α < 1. So each half is computed where it holds only.
-        low, high = (r > 0) & (r < 0.5), (r >= 0.5) & (r < 1)
-        below = (2 * torch.where(low, r, 0.5)) ** self.alpha / 2
-        above = 1 - (2 * (1 - torch.where(high, r, 0.5))) ** self.alpha / 2
-        return torch.where(low, below, torch.where(high, above, r))
+        # α < 1.
+        inside = low > 0
+        bent = (2 * torch.where(inside, low, 0.5)) ** self.alpha / 2
+        return torch.where(inside, torch.where(upper, 1 - bent, bent), r)
 
 
 class RankedListLoss(RowLoss):

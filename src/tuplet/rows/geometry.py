@@ -9,8 +9,8 @@ Geometry = Literal["dot", "euclidean"]
 
 # Squared distances this small, relative to the squared length, are rounding of a float64 product: the same vector.
 _SAME = 2e-14
-# The same of a product of bf16 vectors, for each sixteen of their dimensions: matrix units add so many at a time, and
-# drop what float32 cannot hold. Rounding to bf16 moves a vector as far: 0.003 of its length in 512 dimensions.
+# The same of a product of bf16 vectors, for each sixteen of their dimensions and a few more: matrix units add so many at
+# a time, and drop what float32 cannot hold. Rounding to bf16 moves a vector as far: 0.003 of its length.
 _SAME_HALF = 2.0**-22
 # Squared distances below this part of |q|² have lost digits to cancellation in a float32 product. (The length of either
 # will do: where they differ much, so do the vectors.)
@@ -118,7 +118,7 @@ def raw_table(queries: Side, gallery: Side, geometry: Geometry) -> Raw:
         return Raw(torch.cdist(q, g, compute_mode="donot_use_mm_for_euclid_dist"))
     squares = queries.squares, gallery.squares
     if q.dtype == torch.bfloat16:
-        return Raw(product(q, g.T), squares, max(1, q.shape[1] / 16) * _SAME_HALF)
+        return Raw(product(q, g.T), squares, (4 + q.shape[1] / 16) * _SAME_HALF)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         lengths = queries.squares.to(q.dtype)[:, None]
         square = (lengths + gallery.squares.to(q.dtype)).addmm_(q, g.T, alpha=-2)

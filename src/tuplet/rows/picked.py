@@ -36,22 +36,24 @@ class _Picked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, weights: Tensor) -> Any:
         queries, gallery, columns, values = ctx.saved_tensors
-        slopes = geo.slopes(weights, values, ctx.geometry)[:, :, None]
+        slopes = geo.slopes(weights, values, ctx.geometry)
         on_queries = torch.zeros_like(queries, dtype=values.dtype) if ctx.needs_input_grad[0] else None
         on_gallery = torch.zeros_like(gallery, dtype=values.dtype) if ctx.needs_input_grad[1] else None
         for a in range(0, len(columns), ctx.block_rows):
             b = a + ctx.block_rows
             here, there = _both(queries, gallery, columns, a, b)
-            if ctx.geometry == "dot":
-                pull, push = (slopes[a:b] * there).sum(1), slopes[a:b] * here
-            else:
-                push = slopes[a:b] * (there - here)
-                pull = -push.sum(1)
+            part = slopes[a:b, :, None]
             if on_queries is not None:
-                on_queries[a:b] = pull
+                on_queries[a:b] = (part * there).sum(1)
             if on_gallery is not None:
-                # Unlike index_add_, this adds in one order on every device.
-                on_gallery.index_put_((columns[a:b],), push, accumulate=True)
+                on_gallery.index_add_(0, columns[a:b].flatten(), (part * here).flatten(0, 1))
+        if ctx.geometry == "euclidean":
+            # As for a table: rowsum(S)·here − S·there.
+            if on_queries is not None:
+                on_queries = slopes.sum(1, keepdim=True) * queries - on_queries
+            if on_gallery is not None:
+                moved = slopes.new_zeros(len(gallery)).index_add_(0, columns.flatten(), slopes.flatten())
+                on_gallery = moved[:, None] * gallery - on_gallery
         return (
             None if on_queries is None else first_derivative(on_queries, queries),
             None if on_gallery is None else first_derivative(on_gallery, gallery),
@@ -61,4 +63,4 @@ class _Picked(torch.autograd.Function):
 
 def _both(queries: Tensor, gallery: Tensor, columns: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
     dtype = geo.table_dtype(queries.dtype)
-    return queries[start:stop, None].to(dtype), gallery[columns[start:stop]].to(dtype)
+    return queries[start:stop, None].to(dtype), gallery.to(dtype)[columns[start:stop]]

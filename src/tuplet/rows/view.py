@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
-from tuplet.rows.engine import Walk, block_masks, default_block_rows, equal_labels, walk_rows
+from tuplet.rows.engine import COMPILED_ENTRIES, Walk, block_masks, default_block_rows, equal_labels, walk_rows
 from tuplet.rows.members import Members, members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
+from tuplet.rows.whole import whole_table
 
 
 class Block(NamedTuple):
@@ -30,7 +31,11 @@ class Block(NamedTuple):
 
     def distance(self) -> Tensor:
         """‖x − y‖; from products as of unit vectors: d = √(2 − 2s)."""
-        return self.table if self.geometry == "euclidean" else (2 - 2 * self.table).clamp_min(0).sqrt()
+        return self.table if self.geometry == "euclidean" else self.squared_distance().clamp_min(0).sqrt()
+
+    def squared_distance(self) -> Tensor:
+        """‖x − y‖²; from products as of unit vectors: d² = 2 − 2s."""
+        return self.table.square() if self.geometry == "euclidean" else torch.rsub(self.table, 2, alpha=2)
 
     def farness(self) -> Tensor:
         """Anything that grows with distance, without a detour that rounds: d itself, or −s."""
@@ -159,7 +164,7 @@ class View:
         if self.rule is None:
             return self._walk_rows(reduce, rows, own, other, shared)
         seen = self.rule.inputs(self)
-        if self.rule.names:
+        if self.rule.names and not self._only_launches:
             return self._walk_named(self.rule, seen, reduce, rows, own, other, shared)
         return self._walk_rows(reduce, _marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
 
@@ -173,7 +178,7 @@ class View:
     ) -> Any:
         extras = [self._input(x) for x in (*own, *other, *shared)]
         if self.table is not None:
-            return _reduced(reduce, rows(self.table, *self._masks(0, self.size), *extras))
+            return _reduced(reduce, rows(self.table, *self._masks(0, len(self.labels)), *extras))
         walk = Walk(
             rows=rows,
             reduce=reduce,
@@ -227,6 +232,11 @@ class View:
         return picked(self.queries[start:stop], there, columns, self.geometry, rows)
 
     @property
+    def _only_launches(self) -> bool:
+        """Whether this is so little for a GPU that time is the number of launches, and work is for nothing."""
+        return self.queries.is_cuda and self.size * self.there.shape[0] < COMPILED_ENTRIES
+
+    @property
     def _block_rows(self) -> int:
         here = self.queries
         return self.block_rows or default_block_rows(self.size, self.there.shape[0], here.dtype, here.device)
@@ -246,6 +256,14 @@ class View:
     def nothing(self) -> Tensor:
         """Exactly 0, with a zero gradient."""
         return self.queries[:0].sum().to(self.dtype)
+
+    def whole(self) -> "View":
+        """This view with its table formed once, for a loss that looks more than once; as it is where that is large."""
+        small = self._block_rows >= self.size and (self.queries.device.type == "cpu" or self._only_launches)
+        alone = self.gallery is None and self.member and self.ranks is None
+        if self.table is not None or not (small and alone) or torch.compiler.is_compiling():
+            return self
+        return replace(self, table=whole_table(self.queries, self.geometry, self.moves_gallery))
 
     # Single pairs, other queries
 
@@ -297,23 +315,25 @@ class View:
         """
         self.needs_batch_for_weights("a loss of positive pairs")
         columns, exists = self.members()
-        a = torch.arange(self.size, device=columns.device)[:, None].expand_as(columns).flatten()
-        p, exists = columns.flatten(), exists.flatten()
+        n, most = columns.shape
         once = self.gallery is None and self.same is equal_labels
         if once:
-            # At most half of the places hold such a pair: those that do, first. No look at the values.
-            exists = exists & (a < p)
-            first = exists.to(torch.uint8).argsort(descending=True, stable=True)[: len(a) // 2]
-            a, p, exists = a[first], p[first], exists[first]
-        # Sums are not exact in a half type.
-        here, there = self.queries.to(self.dtype)[a], self.there.to(self.dtype)[p]
-        together, near, table = here + there, geo.between(here, there, self.geometry), None
+            # At most half of the places hold a pair with a < p: the k-th of them is where the k-th is counted.
+            earlier = torch.arange(n, device=columns.device)[:, None] < columns
+            counted = (exists & earlier).flatten().cumsum(0)
+            kth = torch.arange(1, n * most // 2 + 1, device=columns.device)
+            place, exists = torch.searchsorted(counted, kth).clamp_max(n * most - 1), kth <= counted[-1:]
+        else:
+            place, exists = torch.arange(n * most, device=columns.device), exists.flatten()
+        a, p = place // max(most, 1), columns.flatten()[place]
         if self.table is not None:
-            near = (self.table[a, p] + self.table[p, a]) / 2 if once else self.table[a, p]
-            table = self.table[a] + self.table[p]
-        if self.geometry == "euclidean":
-            together = together / 2
-            table = None if self.table is None else _middle(self.table[a], self.table[p], near)
+            together, table, near = self.queries[:0], *self._pair_tables(a, p, once)
+        else:
+            # Sums are not exact in a half type.
+            here = self.queries.to(self.dtype).index_select(0, a)
+            there = self.there.to(self.dtype).index_select(0, p)
+            near, table = geo.between(here, there, self.geometry), None
+            together = here + there if self.geometry == "dot" else (here + there) / 2
         labels, same = self.labels[a], self.same
         if self.member and same is not equal_labels:
             labels, same = a, self._same_or_itself
@@ -329,6 +349,16 @@ class View:
         )
         return pairs, exists, near
 
+    def _pair_tables(self, a: Tensor, p: Tensor, once: bool) -> tuple[Tensor, Tensor]:
+        """The rows of the pairs (a, p) from those of a and p, and the entries of a and p."""
+        assert self.table is not None
+        rows = [self.table.index_select(0, x) for x in (a, p)]
+        flat, n = self.table.flatten(), self.table.shape[1]
+        near = flat.index_select(0, a * n + p)
+        if once:
+            near = (near + flat.index_select(0, p * n + a)) / 2
+        return (rows[0] + rows[1] if self.geometry == "dot" else _middle(*rows, near)), near
+
     def _same_or_itself(self, places: Tensor, there_labels: Tensor) -> Tensor:
         """Who is the same as the queries at these places, or the query itself: the others are its negatives."""
         itself = places[:, None] == torch.arange(there_labels.shape[0], device=places.device)
@@ -343,11 +373,18 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
 
 
 def _marking(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Callable[..., Any]:
-    """The row function behind a rule that marks its positives and negatives."""
+    """The row function behind a rule that marks its positives and negatives, or has those marked that it names."""
+    # It closes over what it goes by, and not over a view, whose tensors are others at each call.
+    geometry, dim = view.geometry, view.queries.shape[1]
 
     def marked(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
-        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
-        return rows(table, *rule(block, *extras[:seen]), *extras[seen:])
+        block = Block(table.detach(), positive, negative, geometry, dim)
+        kept = rule(block, *extras[:seen])
+        if rule.names:
+            votes = torch.zeros_like(negative, dtype=torch.uint8)
+            votes = votes.scatter_reduce(1, kept, extras[1].to(torch.uint8), "amax")
+            kept = positive, negative & (votes > 0)
+        return rows(table, *kept, *extras[seen:])
 
     return marked
 
@@ -355,19 +392,22 @@ def _marking(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Cal
 def _naming(rule: Rule, view: View) -> Callable[..., Tensor]:
     """The row function that gives the columns which a rule names, −1 for those that are no negatives."""
 
-    def named(
-        table: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor, *more: Tensor
-    ) -> Tensor:
-        block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
-        columns = rule(block, index, exists, *more)
-        return torch.where(exists & negative.gather(1, columns), columns, -1)
+    geometry, dim = view.geometry, view.queries.shape[1]
+
+    def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:
+        columns = rule(Block(table.detach(), positive, negative, geometry, dim), *seen)
+        return torch.where(seen[1] & negative.gather(1, columns), columns, -1)
 
     return named
 
 
 def _reduced(reduce: Literal["total", "each", "sum"], out: Any) -> Any:
     """What all the rows at once come to."""
-    return (torch.where(out[1] > 0, out[0], 0).sum(), out[1].sum()) if reduce == "total" else out
+    if reduce != "total":
+        return out
+    total, count = out
+    wide = geo.widest(total.device)
+    return torch.where(count > 0, total, 0).sum(dtype=wide), count.sum(dtype=wide)
 
 
 def ratio(total: Tensor, count: Tensor) -> Tensor:
