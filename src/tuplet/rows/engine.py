@@ -9,6 +9,7 @@ import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -151,16 +152,28 @@ def _step(
     return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)
 
 
-def step_for(table: Tensor) -> Callable[..., _Step]:
+def step_for(walk: Walk, table: Tensor) -> Callable[..., _Step]:
     """The step as it stands, or on a GPU, for tables that are worth it, as a few fused kernels."""
-    worth_it = table.is_cuda and table.numel() >= COMPILED_ENTRIES and not torch.compiler.is_compiling()
-    return _compiled_step() if worth_it else _step
+    return _compiled_step(_kind(walk.rows)) if worth_compiling(table) else _step
+
+
+def worth_compiling(table: Tensor) -> bool:
+    """Whether it is large and on a GPU, and nobody is compiling all this already."""
+    return table.is_cuda and table.numel() >= COMPILED_ENTRIES and not torch.compiler.is_compiling()
+
+
+def _kind(rows: Any) -> tuple[Any, ...]:
+    """What tells a row function from others: its code, and those that it calls."""
+    function = getattr(rows, "__func__", rows)
+    calls = (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
+    return (getattr(function, "__code__", type(function)), *(_kind(x) for x in calls if callable(x)))
 
 
 @functools.cache
-def _compiled_step() -> Callable[..., _Step]:
+def _compiled_step(kind: tuple[Any, ...]) -> Callable[..., _Step]:
     if has_triton():
-        return torch.compile(_step)
+        # A copy for each kind: the compiler keeps eight variants of a code, and runs it as it stands from then on.
+        return torch.compile(FunctionType(_step.__code__.replace(), _step.__globals__))
     warnings.warn(
         "Tuplet runs large batches on this GPU without compiling them, since Triton cannot be used here; "
         "install triton for several times the speed",
@@ -230,7 +243,7 @@ def _walk(
     for a, b in walk.blocks():
         here = q.block(a, b)
         raw = geo.raw_table(here, g, walk.geometry)
-        step = step_for(raw.entries)(
+        step = step_for(walk, raw.entries)(
             walk,
             wanted,
             a,

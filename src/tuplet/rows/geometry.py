@@ -9,8 +9,8 @@ Geometry = Literal["dot", "euclidean"]
 
 # Squared distances this small, relative to the squared length, are rounding of a float64 product: the same vector.
 _SAME = 2e-14
-# The same of a product of bf16 vectors, for each sixteen of their dimensions and a few more: matrix units add so many at
-# a time, and drop what float32 cannot hold. Rounding to bf16 moves a vector as far: 0.003 of its length.
+# The same of a product of bf16 vectors, for each sixteen of their dimensions and a few more: matrix units add so many
+# at a time, and drop what float32 cannot hold. Rounding to bf16 moves a vector as far: 0.003 of its length.
 _SAME_HALF = 2.0**-22
 # Squared distances below this part of |q|² have lost digits to cancellation in a float32 product. (The length of either
 # will do: where they differ much, so do the vectors.)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +38,10 @@ def replayable(queries: Tensor, columns: int) -> bool:
 
 def replay(loss: nn.Module, run: Run, inputs: Sequence[Tensor], options: Any) -> Tensor:
     """run(inputs), by a graph where that can be had; differentiable by the float inputs and the loss's parameters."""
-    learned = [parameter for parameter in loss.parameters() if parameter.requires_grad]
     grad = torch.is_grad_enabled()
+    settings, learned = _settings(loss)
     moving = tuple(grad and x.requires_grad for x in inputs)
-    shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
-    key = (shapes, moving, grad, options, _settings(loss))
+    key = (tuple((x.shape, x.dtype, x.device) for x in inputs), moving, grad, options, settings)
     graphs = _graphs.setdefault(loss, OrderedDict())
     if key not in graphs:
         graphs[key] = _capture(run, inputs, moving, learned if grad else [])
@@ -53,16 +52,35 @@ def replay(loss: nn.Module, run: Run, inputs: Sequence[Tensor], options: Any) ->
     return run(inputs) if graph is None else _Replayed.apply(graph, len(inputs), *inputs, *learned)
 
 
-def _settings(loss: nn.Module) -> tuple[Any, ...]:
-    """Everything about a loss that a captured graph takes for granted."""
-    tensors = [(x.data_ptr(), x.dtype, x.requires_grad) for x in (*loss.parameters(), *loss.buffers())]
-    plain = [
-        (name, value if isinstance(value, int | float | str | type(None)) else id(value))
-        for module in loss.modules()
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-    ]
-    return (*tensors, *plain)
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
+def _settings(loss: nn.Module) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """Everything about a loss that a captured graph takes for granted; and the parameters that learn.
+
+    By hand, since the walks of `nn.Module` take longer than a small loss does.
+    """
+    settings: list[Any] = []
+    learned: list[Tensor] = []
+    modules = [loss]
+    for module in modules:
+        inside = vars(module)
+        modules += [child for child in inside["_modules"].values() if child is not None]
+        for tensors in (inside["_parameters"].values(), inside["_buffers"].values()):
+            settings += [(x.data_ptr(), x.dtype, x.requires_grad) for x in tensors if x is not None]
+        learned += [x for x in inside["_parameters"].values() if x is not None and x.requires_grad]
+        # Names that begin with "_" are torch's own.
+        settings += [
+            (name, value if type(value) in _PLAIN else id(value)) for name, value in inside.items() if name[0] != "_"
+        ]
+    return tuple(settings), learned
+
+
+class _Lent:
+    """The gradients where a graph left them, for as long as somebody may want them."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self.gradients = gradients
 
 
 class _Graph:
@@ -74,6 +92,7 @@ class _Graph:
         self.graph = torch.cuda.CUDAGraph()
         self.value: Tensor
         self.gradients: Sequence[Tensor]
+        self.lent: Callable[[], _Lent | None] = lambda: None
 
     def step(self, run: Run) -> None:
         """What is captured: the value, and its derivative by everything that moves."""
@@ -81,13 +100,19 @@ class _Graph:
         gradients = torch.autograd.grad(value, self.moving, materialize_grads=True) if self.moving else ()
         self.value, self.gradients = value.detach(), gradients
 
-    def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, "_Lent"]:
         """The value of these inputs, and the gradients."""
+        lent = self.lent()
+        if lent is not None:
+            # A value of an earlier call may still be differentiated.
+            lent.gradients = [gradient.clone() for gradient in lent.gradients]
         with torch.no_grad():
             for place, x in zip(self.inputs, inputs, strict=True):
                 place.copy_(x)
             self.graph.replay()
-            return self.value.clone(), [gradient.clone() for gradient in self.gradients]
+        lent = _Lent(self.gradients)
+        self.lent = ref(lent)
+        return self.value.clone(), lent
 
 
 def _capture(run: Run, inputs: Sequence[Tensor], moving: Sequence[bool], learned: Sequence[Tensor]) -> _Graph | None:
@@ -126,13 +151,13 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, graph: _Graph, count: int, *tensors: Tensor) -> Tensor:
-        value, gradients = graph.replay(tensors[:count])
-        ctx.formed = [x.requires_grad for x in graph.inputs] + [True] * (len(tensors) - count)
-        ctx.save_for_backward(*tensors, *gradients)
+        value, ctx.lent = graph.replay(tensors[:count])
+        ctx.moving = [x.requires_grad for x in graph.inputs] + [True] * (len(tensors) - count)
+        ctx.save_for_backward(*(x for x, moves in zip(tensors, ctx.moving, strict=True) if moves))
         return value
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        tensors, gradients = ctx.saved_tensors[: len(ctx.formed)], iter(ctx.saved_tensors[len(ctx.formed) :])
-        formed = zip(tensors, ctx.formed, strict=True)
-        return None, None, *(first_derivative(next(gradients) * cotangent, x) if moves else None for x, moves in formed)
+        formed = zip(ctx.lent.gradients, ctx.saved_tensors, strict=True)
+        gradients = iter([first_derivative(gradient * cotangent, x) for gradient, x in formed])
+        return None, None, *(next(gradients) if moves else None for moves in ctx.moving)

@@ -258,7 +258,7 @@ class View:
         return self.queries[:0].sum().to(self.dtype)
 
     def whole(self) -> "View":
-        """This view with its table formed once, for a loss that looks more than once; as it is where that is large."""
+        """The same with its table formed once, for a loss that looks more than once; as it is where that is large."""
         small = self._block_rows >= self.size and (self.queries.device.type == "cpu" or self._only_launches)
         alone = self.gallery is None and self.member and self.ranks is None
         if self.table is not None or not (small and alone) or torch.compiler.is_compiling():
@@ -352,12 +352,12 @@ class View:
     def _pair_tables(self, a: Tensor, p: Tensor, once: bool) -> tuple[Tensor, Tensor]:
         """The rows of the pairs (a, p) from those of a and p, and the entries of a and p."""
         assert self.table is not None
-        rows = [self.table.index_select(0, x) for x in (a, p)]
+        of_a, of_p = self.table.index_select(0, a), self.table.index_select(0, p)
         flat, n = self.table.flatten(), self.table.shape[1]
         near = flat.index_select(0, a * n + p)
         if once:
             near = (near + flat.index_select(0, p * n + a)) / 2
-        return (rows[0] + rows[1] if self.geometry == "dot" else _middle(*rows, near)), near
+        return (of_a + of_p if self.geometry == "dot" else _middle(of_a, of_p, near)), near
 
     def _same_or_itself(self, places: Tensor, there_labels: Tensor) -> Tensor:
         """Who is the same as the queries at these places, or the query itself: the others are its negatives."""
@@ -391,7 +391,6 @@ def _marking(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Cal
 
 def _naming(rule: Rule, view: View) -> Callable[..., Tensor]:
     """The row function that gives the columns which a rule names, −1 for those that are no negatives."""
-
     geometry, dim = view.geometry, view.queries.shape[1]
 
     def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:
