@@ -1,6 +1,6 @@
 import torch
 
-from tuplet.counter import uniform
+from tuplet.counter import uniform, uniform_of
 
 
 def test_numbers_depend_on_keys_alone():
@@ -25,3 +25,15 @@ def test_huge_and_negative_keys_stay_apart():
     assert len(set(uniform(0, keys).tolist())) == len(keys)
     assert uniform(1, keys).min() > 0
     assert uniform(1, keys).max() < 1
+
+
+def test_one_key_draws_evenly_and_neighbours_independently():
+    place = (torch.arange(1024)[:, None] << 32) + torch.arange(8)
+    u = uniform_of(place).double()
+    assert (u > 0).all()
+    assert (u < 1).all()
+    counts = torch.histc(u, 64, 0, 1)
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 120  # chi-squared with 63 degrees of freedom
+    for a, b in ((u[1:], u[:-1]), (u[:, 1:], u[:, :-1])):
+        together = torch.bincount(((a * 8).long() * 8 + (b * 8).long()).flatten(), minlength=64).double()
+        assert ((together - together.mean()) ** 2 / together.mean()).sum() < 120

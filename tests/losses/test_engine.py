@@ -1,5 +1,7 @@
 """What the engine promises to every loss: precision, blocks, no wasted work, one sentence for a second derivative."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,9 +10,10 @@ from hypothesis import strategies as st
 from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from losses.test_against_oracles import call
 from tuplet import losses
-from tuplet.rows import View, default_block_rows
+from tuplet.rows import View, default_block_rows, engine
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import TABLE_BYTES
+from tuplet.rows.picked import picked
 
 
 def batch(case, n=24, dim=DIM, dtype=torch.float64, seed=0, unit=True):
@@ -188,6 +191,33 @@ class TestBlocks:
         with Largest() as mode:
             value_and_gradient(case.make(), x, labels, block_rows=4)
         assert 0 < mode.seen < limit / 4
+
+    @pytest.mark.parametrize("geometry", ["dot", "euclidean"])
+    @given(block_rows=st.integers(1, 9), seed=st.integers(0, 10**6))
+    def test_picked_pairs_are_those_of_the_table(self, geometry, block_rows, seed):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(n, 4, dtype=torch.float64, generator=generator).requires_grad_() for n in (7, 5))
+        columns, weights = torch.randint(5, (7, 3), generator=generator), torch.randn(7, 3, generator=generator)
+        few = picked(x, y, columns, geometry, block_rows)
+        every = x @ y.T if geometry == "dot" else torch.cdist(x, y)
+        torch.testing.assert_close(few, every.gather(1, columns))
+        ours, theirs = (torch.autograd.grad((v * weights).sum(), (x, y)) for v in (few, every.gather(1, columns)))
+        torch.testing.assert_close(ours, theirs)
+
+    def test_each_row_function_is_compiled_for_itself(self, monkeypatch):
+        """The compiler gives up after eight variants of a function; a process may use more losses than that."""
+        torch.compiler.reset()
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+        monkeypatch.setattr(engine, "has_triton", lambda: True)
+        monkeypatch.setattr(engine, "worth_compiling", lambda table: True)
+        monkeypatch.setattr(engine, "_compiled_step", functools.cache(engine._compiled_step.__wrapped__))
+        several = {type(case.make()): case for case in CASES if case.labels == "any"}.values()
+        assert len(several) > 8
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            for case in several:
+                x, labels = batch(case, n=12)
+                value, _ = value_and_gradient(case.make(), x, labels)
+                torch.testing.assert_close(value, call(case, None, x, labels))
 
 
 class TestDerivatives:

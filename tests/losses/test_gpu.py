@@ -106,6 +106,25 @@ def test_learned_parameters_move_and_are_followed():
     assert len(set(values)) == 5
 
 
+def test_an_earlier_value_keeps_its_gradient():
+    """Calls of one graph write to one place; what was not yet differentiated is put aside."""
+    x, labels = gpu_batch()
+    loss = losses.RAWLoss()
+    inputs = [(k * x).requires_grad_() for k in (1, 2, 3)]
+    truth = [value_and_gradient(losses.RAWLoss(), y, labels)[1] for y in inputs]
+    values = [loss(y, labels) for y in inputs]
+    for value, y, gradient in reversed(list(zip(values, inputs, truth, strict=True))):
+        assert torch.equal(torch.autograd.grad(value, y, retain_graph=True)[0], gradient)
+        assert torch.equal(torch.autograd.grad(value, y)[0], gradient)
+
+
+def test_copies_in_bf16_have_no_gradient():
+    x = torch.nn.functional.normalize(torch.randn(1, 512, device="cuda")).bfloat16().repeat(8, 1)
+    value, gradient = value_and_gradient(losses.ContrastiveLoss(3.0), x, torch.arange(8, device="cuda") // 4)
+    assert value > 0
+    assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
 def test_a_second_derivative_gets_a_sentence():
     x, labels = gpu_batch()
     x.requires_grad_()

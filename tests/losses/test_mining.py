@@ -96,6 +96,20 @@ def test_block_size_changes_no_draw(rows, seed):
     assert_masks(kept(mining.DistanceWeighted(seed=seed), "euclidean", x, labels, block_rows=rows), whole)
 
 
+@pytest.mark.parametrize("make", [losses.MarginLoss, lambda: losses.RAWLoss(mining=mining.SemiHard())])
+@given(labels=patterns.labels(), seed=st.integers(0, 10**6), rows=st.integers(1, 9))
+def test_named_pairs_are_the_same_marked_in_a_table_or_listed(make, labels, seed, rows):
+    """On a GPU small tables are marked; everywhere else the named pairs are looked at alone."""
+    x, labels = patterns.embeddings(len(labels), 4, seed, "unit").requires_grad_(), torch.tensor(labels)
+    value = make()(x, labels, block_rows=rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(View, "_only_launches", True)
+        marked = make()(x, labels, block_rows=rows)
+    torch.testing.assert_close(value, marked)
+    for ours, theirs in zip(*(torch.autograd.grad(v, x, materialize_grads=True) for v in (value, marked)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_draws_change_with_calls_and_go_on_after_a_reload():
     x, labels = patterns.embeddings(40, 8, 0, "unit"), torch.arange(40) // 4
     loss, again = losses.MarginLoss(), losses.MarginLoss()
