@@ -43,11 +43,16 @@ class Side(NamedTuple):
     squares: Tensor | None = None
     rest: Tensor | None = None
     """What rounding took from bf16 vectors that were given in float32."""
+    wide: Tensor | None = None
+    """The vectors in the widest type, kept where all products are in it."""
 
     def block(self, start: int, stop: int) -> "Side":
         """The rows from start to stop."""
-        squares, rest = (None if part is None else part[start:stop] for part in (self.squares, self.rest))
-        return Side(self.vectors[start:stop], squares, rest)
+        return Side(self.vectors[start:stop], *(None if part is None else part[start:stop] for part in self[1:]))
+
+    def widened(self) -> Tensor:
+        """The vectors in the widest type."""
+        return self.vectors.to(widest(self.vectors.device)) if self.wide is None else self.wide
 
     def whole(self) -> Tensor:
         """The vectors in the type of the rows, with nothing rounded away."""
@@ -61,7 +66,8 @@ def side(vectors: Tensor, geometry: Geometry) -> Side:
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
         return Side(vectors)
-    return Side(vectors, vectors.to(wide).square().sum(1))
+    exact = vectors.to(wide)
+    return Side(vectors, exact.square().sum(1), wide=None if vectors.device.type == "cpu" else exact)
 
 
 def half_side(vectors: Tensor, geometry: Geometry) -> Side:
@@ -127,8 +133,7 @@ def raw_table(queries: Side, gallery: Side, geometry: Geometry) -> Raw:
             for i, j in (part.unbind(1) for part in close.split(4096)):
                 square[i, j] = (q[i] - g[j]).square().sum(1)
             return Raw(square.sqrt_())
-    wide = queries.squares.dtype
-    return Raw(q.to(wide) @ g.T.to(wide), squares, _SAME)
+    return Raw(queries.widened() @ gallery.widened().T, squares, _SAME)
 
 
 def table(queries: Side, gallery: Side, geometry: Geometry) -> Tensor:
