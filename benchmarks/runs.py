@@ -89,8 +89,8 @@ class Runner:
             return known
         if self.spent() + self.expected(job) > self.limit:
             raise OutOfTimeError(f"{job.name} needs about {self.expected(job):.0f} s")
-        began = time.monotonic()
-        result = self._run(job)
+        examples, began = self._data(job.dataset), time.monotonic()
+        result = self._run(job, examples)
         seconds = time.monotonic() - began
         if "error" not in result and job.network in self.compiled:
             self.paces.append(seconds / job.options["steps"])
@@ -118,7 +118,7 @@ class Runner:
         anew = job.options.get("compile", False) and job.network not in self.compiled
         return pace * job.options["steps"] + _START + (_COMPILING if anew else 0.0)
 
-    def _run(self, job: Job) -> dict[str, Any]:
+    def _run(self, job: Job, examples: Dataset) -> dict[str, Any]:
         result = {
             "kind": job.kind,
             "dataset": job.dataset,
@@ -133,7 +133,7 @@ class Runner:
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
             try:
-                run = tuplet.train(self._data(job.dataset), folder, device=self.device, **job.options)
+                run = tuplet.train(examples, folder, device=self.device, **job.options)
             except FloatingPointError as error:
                 return {**result, "error": str(error).split("; the batch")[0]}
             events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]

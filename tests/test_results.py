@@ -97,7 +97,7 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
 
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     ran = []
-    monkeypatch.setattr(runner, "_run", lambda job, run=runner._run: ran.append(job.name) or run(job))
+    monkeypatch.setattr(runner, "_run", lambda job, data, run=runner._run: ran.append(job.name) or run(job, data))
     chosen = protocols.search("glyphs", runner)
     assert chosen["complete"]
     assert set(chosen["rates"]) == {"unit", "free", "rank", "proxy"}
