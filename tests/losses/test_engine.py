@@ -7,12 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from losses import label_patterns as patterns
 from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from losses.test_against_oracles import call
 from tuplet import losses
 from tuplet.rows import View, default_block_rows, engine
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import TABLE_BYTES
+from tuplet.rows.members import members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 
 
@@ -355,6 +357,20 @@ class TestView:
                 value, gradient = value_and_gradient(case.make(), x, labels, max_per_class=given_size)
                 torch.testing.assert_close(value, plain[0])
                 torch.testing.assert_close(gradient, plain[1])
+
+    @given(data=st.data())
+    def test_members_by_label_are_those_by_mask(self, data):
+        labels = torch.tensor(data.draw(patterns.labels()))
+        member = data.draw(st.booleans())
+        others = labels if member else torch.tensor(data.draw(patterns.labels()))
+        valid = None if member else torch.arange(len(others)) < data.draw(st.integers(0, len(others)))
+        most = data.draw(st.none() | st.integers(len(others), len(others) + 2))
+        masks = engine.block_masks(engine.equal_labels, labels, others, valid, member, 0)[0]
+        by_label = members_by_label(labels, others, valid, member, most)
+        for rows in (1, 2, len(labels)):
+            by_mask = members_by_mask(lambda rows=rows: masks.split(rows), member, most)
+            sets = [[row[there].tolist() for row, there in zip(*found, strict=True)] for found in (by_label, by_mask)]
+            assert sets[0] == sets[1] == [row.nonzero()[:, 0].tolist() for row in masks]
 
     def test_max_per_class_may_be_given_when_the_loss_is_made(self):
         x, labels = batch(BY_NAME["angular"])

@@ -206,30 +206,44 @@ class _Gradients:
     """The gradients of one walk, filled block by block, in the order of `wanted`."""
 
     def __init__(self, walk: Walk, wanted: Sequence[bool], q: geo.Side, g: geo.Side, extras: Sequence[Tensor]) -> None:
-        self.walk, self.itself = walk, g is q
-        self.queries = geo.zeros(q) if wanted[0] else None
-        self.gallery = self.queries if self.itself else geo.zeros(g) if wanted[1] else None
+        self.walk, self.q, self.g, self.itself = walk, q, g, g is q
+        self.moves_queries = wanted[0]
+        self.moves_gallery = walk.moves_gallery and wanted[0 if self.itself else 1]
+        self.queries: Tensor | None = None
+        self.gallery: Tensor | None = None
         self.extras = [torch.zeros_like(x) if want else None for x, want in zip(extras, wanted[2:], strict=True)]
 
-    def add(self, step: _Step, q: geo.Side, g: geo.Side, a: int, b: int) -> None:
+    def add(self, step: _Step, a: int, b: int) -> None:
         """Take in the block of queries a to b."""
-        walk, slopes = self.walk, step.slopes
-        gallery = self.gallery if walk.moves_gallery else None
-        if slopes is not None and self.itself and gallery is not None and geo.folds(slopes):
+        walk, q, g, slopes = self.walk, self.q.block(a, b), self.g, step.slopes
+        if slopes is not None and self.itself and self.moves_gallery and geo.folds(slopes):
             # The whole batch in one block: both halves of its gradient are one product.
-            gallery += geo.pull_back(slopes + slopes.T, g, g, walk.geometry)
+            self.queries = geo.pull_back(slopes + slopes.T, g, g, walk.geometry)
         elif slopes is not None:
-            if self.queries is not None:
-                self.queries[a:b] += geo.pull_back(slopes, q, g, walk.geometry)
-            if gallery is not None:
-                gallery += geo.pull_back(slopes.T, g, q, walk.geometry)
+            if self.moves_queries:
+                self.queries = _added(self.queries, geo.pull_back(slopes, q, g, walk.geometry), self.q, a)
+            if self.moves_gallery:
+                part = geo.pull_back(slopes.T, g, q, walk.geometry)
+                if self.itself:
+                    self.queries = _added(self.queries, part, g)
+                else:
+                    self.gallery = _added(self.gallery, part, g)
         fresh = iter(step.extras)
         for k, gradient in enumerate(self.extras):
             if gradient is not None:
                 (gradient[a:b] if k < walk.own else gradient).add_(next(fresh))
 
     def all(self) -> list[Tensor | None]:
-        return [self.queries, None if self.itself else self.gallery, *self.extras]
+        return [self.queries, self.gallery, *self.extras]
+
+
+def _added(total: Tensor | None, part: Tensor, side: geo.Side, start: int = 0) -> Tensor:
+    """The total with a part added from row `start` on. Nothing is added to where nothing was yet."""
+    if total is None and len(part) == len(side.vectors):
+        return part
+    total = geo.zeros(side) if total is None else total
+    total[start : start + len(part)] += part
+    return total
 
 
 def _walk(
@@ -241,8 +255,7 @@ def _walk(
     gradients = _Gradients(walk, wanted, q, g, inputs.extras)
     steps = []
     for a, b in walk.blocks():
-        here = q.block(a, b)
-        raw = geo.raw_table(here, g, walk.geometry)
+        raw = geo.raw_table(q.block(a, b), g, walk.geometry)
         step = step_for(walk, raw.entries)(
             walk,
             wanted,
@@ -257,7 +270,7 @@ def _walk(
             else cotangent,
             g.vectors.dtype,
         )
-        gradients.add(step, here, g, a, b)
+        gradients.add(step, a, b)
         steps.append(_Step(step.result, step.counted, None, ()))
         if walk.reduce == "sum" and len(steps) == 2:
             steps = [_Step(steps[0].result + steps[1].result, (), None, ())]

@@ -59,9 +59,13 @@ def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_pe
         largest = int(torch.stack([mask.sum(1).max() for mask in blocks()]).max())
     else:
         largest = max_per_class - 1 if member else max_per_class
-    tops = []
+    found = []
     for mask in blocks():
-        columns = mask.shape[1]
-        falling = torch.arange(columns, 0, -1, device=mask.device)
-        tops.append(torch.where(mask, falling, 0).topk(min(largest, columns), dim=1))
-    return Members(torch.cat([top.indices for top in tops]), torch.cat([top.values > 0 for top in tops]))
+        counted = mask.cumsum(1, dtype=torch.int32)
+        kth = torch.arange(1, min(largest, mask.shape[1]) + 1, dtype=torch.int32, device=mask.device)
+        # The k-th positive is where the k-th is counted.
+        columns = torch.searchsorted(counted, kth.expand(len(mask), -1).contiguous()).clamp_max(mask.shape[1] - 1)
+        found.append(Members(columns, kth <= counted[:, -1:]))
+    if len(found) == 1:
+        return found[0]
+    return Members(*(torch.cat(parts) for parts in zip(*found, strict=True)))

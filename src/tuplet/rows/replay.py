@@ -43,12 +43,14 @@ def replay(loss: nn.Module, run: Run, inputs: Sequence[Tensor], options: Any) ->
     moving = tuple(grad and x.requires_grad for x in inputs)
     key = (tuple((x.shape, x.dtype, x.device) for x in inputs), moving, grad, options, settings)
     graphs = _graphs.setdefault(loss, OrderedDict())
-    if key not in graphs:
-        graphs[key] = _capture(run, inputs, moving, learned if grad else [])
-        if len(graphs) > GRAPHS_KEPT:
+    if key in graphs:
+        # Taken out and put back: at the end, as the most recently used.
+        graph = graphs.pop(key)
+    else:
+        graph = _capture(run, inputs, moving, learned if grad else [])
+        if len(graphs) == GRAPHS_KEPT:
             graphs.popitem(last=False)
-    graphs.move_to_end(key)
-    graph = graphs[key]
+    graphs[key] = graph
     return run(inputs) if graph is None else _Replayed.apply(graph, len(inputs), *inputs, *learned)
 
 
@@ -106,10 +108,9 @@ class _Graph:
         if lent is not None:
             # A value of an earlier call may still be differentiated.
             lent.gradients = [gradient.clone() for gradient in lent.gradients]
-        with torch.no_grad():
-            for place, x in zip(self.inputs, inputs, strict=True):
-                place.copy_(x)
-            self.graph.replay()
+        for place, x in zip(self.inputs, inputs, strict=True):
+            place.copy_(x)
+        self.graph.replay()
         lent = _Lent(self.gradients)
         self.lent = ref(lent)
         return self.value.clone(), lent

@@ -275,9 +275,10 @@ class View:
 
     def members(self) -> Members:
         """The positives of each query as indices: (n, K), with K the most that any has."""
-        if self.same is equal_labels:
-            if self.max_per_class is not None and self.checks_values:
-                check_class_size(self.there_labels, self.max_per_class)
+        if self.same is equal_labels and self.max_per_class is not None and self.checks_values:
+            check_class_size(self.there_labels, self.max_per_class)
+        # A sort is a dozen launches, and long ones.
+        if self.same is equal_labels and not self._only_launches:
             return members_by_label(self.labels, self.there_labels, self.valid, self.member, self.max_per_class)
 
         def positives() -> Iterator[Tensor]:
