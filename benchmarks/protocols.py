@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import choosing
-from choosing import Change, Score
+from choosing import Change, Coordinate, Score
 from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SEEDS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 
@@ -46,15 +46,20 @@ def trial(dataset: str, method: str, change: Change) -> Job:
 
 
 class Search:
-    """Climbs on a dataset, with a list of the trials that it looked at."""
+    """Climbs on a dataset, for as long as there is time, with a list of the trials that it looked at."""
 
     def __init__(self, dataset: str, runner: Runner) -> None:
         self.dataset, self.runner = dataset, runner
         self.trials: dict[str, None] = {}
+        self.complete = True
 
-    def climb(self, method: str, start: Change, coordinates: Iterable[Iterable[Change]]) -> Iterator[dict[str, Any]]:
+    def climb(self, method: str, start: Change, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
         """The best options so far, by the rule of benchmarks/choosing.py; `method` is one of them where it varies."""
-        return choosing.climb(start, coordinates, lambda change: self._score(method, change))
+        try:
+            yield from choosing.climb(start, coordinates, lambda change: self._score(method, change))
+        except OutOfTimeError as error:
+            self.complete = False
+            print(f"the search on {self.dataset} stopped: {error}")
 
     def _score(self, method: str, change: Change) -> Score:
         options = {name: value for name, value in change.items() if name != "method"}
@@ -64,46 +69,41 @@ class Search:
         metrics = result.get("metrics", {"recall_at_1": 0.0, "map_at_r": 0.0})
         return Score(metrics["recall_at_1"], metrics["map_at_r"])
 
-    def keep(self, name: str, complete: bool, **found: Any) -> dict[str, Any]:
+    def keep(self, name: str, **found: Any) -> dict[str, Any]:
         """Write what was chosen."""
-        result = {"kind": "chosen", "dataset": self.dataset, "complete": complete, **found, "trials": list(self.trials)}
+        about = {"kind": "chosen", "dataset": self.dataset, "complete": self.complete}
+        result = {**about, **found, "trials": list(self.trials)}
         write(self.runner.out / f"{name}_{self.dataset}.json", result)
         return result
 
 
-def search(dataset: str, runner: Runner, families: Sequence[str] = ("free", "rank", "proxy")) -> dict[str, Any]:
-    """What all methods share, and the rate of each family; where time runs out, as far as it came."""
+def search(dataset: str, runner: Runner, families: Sequence[str] = tuple(FAMILIES)) -> dict[str, Any]:
+    """What all methods share, and what each family has of its own; where time runs out, as far as it came."""
     shared = dict(chosen("cub200", runner)["shared"] if dataset == "cars196" else choosing.START)
     shared.pop("steps", None)
-    rates: dict[str, float] = {}
-    complete, looking = False, Search(dataset, runner)
-    try:
-        for best in looking.climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
-            shared = best
-        short, double = dict(shared), {"steps": 2 * BENCHES[dataset].short}
-        rates["unit"] = shared["rate"]
-        for best in looking.climb(FAMILIES["unit"], short, [[double]]):
-            shared = best
-        for family in families:
-            for best in looking.climb(FAMILIES[family], short, [choosing.RATES]):
-                rates[family] = best["rate"]
-        complete = True
-    except OutOfTimeError as error:
-        print(f"the search on {dataset} stopped: {error}")
-    return looking.keep("chosen", complete, shared=shared, rates=rates)
+    if "L" not in BENCHES[dataset].levels:
+        shared["frozen_to"] = None
+    own: dict[str, dict[str, Any]] = {}
+    looking, short = Search(dataset, runner), BENCHES[dataset].short
+    for best in looking.climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
+        shared = best
+    for family in families if looking.complete else ():
+        for best in looking.climb(FAMILIES[family], shared, choosing.FAMILIES[family]):
+            own[family] = {name: value for name, value in best.items() if shared.get(name) != value}
+    if looking.complete:
+        steps = choosing.Ladder("steps", (short, 2 * short, 4 * short), 1)
+        for best in looking.climb(FAMILIES["unit"], {**shared, **own.get("unit", {}), "steps": short}, [steps]):
+            shared = {**shared, "steps": best["steps"]}
+    return looking.keep("chosen", shared=shared, own=own)
 
 
 def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
     """The best recipe with any loss, from what all methods share on."""
-    shared = {"method": FAMILIES["unit"], **chosen(dataset, runner)["shared"]}
-    complete, looking = False, Search(dataset, runner)
-    try:
-        for best in looking.climb(FAMILIES["unit"], shared, choosing.BEST):
-            shared = best
-        complete = True
-    except OutOfTimeError as error:
-        print(f"the search of the best on {dataset} stopped: {error}")
-    return looking.keep("best", complete, shared=shared)
+    choice, looking = chosen(dataset, runner), Search(dataset, runner)
+    best = {"method": FAMILIES["unit"], **choice["shared"], **choice["own"].get("unit", {})}
+    for better in looking.climb(FAMILIES["unit"], best, choosing.BEST):
+        best = better
+    return looking.keep("best", shared=best)
 
 
 def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]:
@@ -116,7 +116,7 @@ def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]
 
 
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
-    "search": partial(search, families=("free", "rank")),
+    "search": partial(search, families=sorted({method.family for method in METHODS.values() if method.target})),
     "search_all": search,
     "search_best": search_best,
 }
@@ -135,9 +135,8 @@ def best_row(dataset: str, seed: int, best: Mapping[str, Any]) -> Job:
     """A run of the best recipe."""
     shared = dict(best["shared"])
     method = shared.pop("method")
-    return replace(
-        row(dataset, method, seed, {"shared": shared, "rates": {}}), name=f"row_{dataset}_best_{seed}", kind="best"
-    )
+    job = row(dataset, method, seed, {"shared": shared, "own": {}})
+    return replace(job, name=f"row_{dataset}_best_{seed}", kind="best")
 
 
 def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
@@ -160,7 +159,7 @@ def curve(dataset: str, method: str, choice: Mapping[str, Any]) -> Job:
 def _decided(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a method with what the search has chosen."""
     bench, about = BENCHES[dataset], METHODS[method]
-    shared = {**choice["shared"], "rate": choice["rates"].get(about.family, choice["shared"]["rate"])}
+    shared = {**choice["shared"], **choice["own"].get(about.family, {})}
     steps = round(choosing.LONGER * shared.pop("steps", bench.short))
     return {**bench.options, **about.options, **choosing.nested(shared), "steps": steps}
 
@@ -196,8 +195,9 @@ def main() -> None:
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action="store_true", help="faster runs, after a minute for each kind of network")
     arguments = parser.parse_args()
-    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device)
+    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device, arguments.compile)
     for dataset in arguments.dataset:
         for name in arguments.stage:
             if name in SEARCHES:

@@ -15,7 +15,7 @@ from tuplet.training.objective import make_loss
 from tuplet.training.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-CHOICE = {"shared": {"rate": 1e-3, "pooling": "mean", "augment.area": [0.25, 1.0]}, "rates": {"free": 5e-4}}
+CHOICE = {"shared": {"rate": 1e-3, "pooling": "mean", "augment.area": [0.25, 1.0]}, "own": {"free": {"rate": 5e-4}}}
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
     monkeypatch.setattr(runner, "_run", lambda job, data, run=runner._run: ran.append(job.name) or run(job, data))
     chosen = protocols.search("glyphs", runner)
     assert chosen["complete"]
-    assert set(chosen["rates"]) == {"unit", "free", "rank", "proxy"}
+    assert set(chosen["own"]) == {"unit", "free", "rank", "proxy", "angular"}
     assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
 
     for job in [*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]]:
@@ -120,7 +120,7 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
 def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
-    job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "rates": {}})
+    job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "own": {}})
     assert "error" in runner.measure(job)
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
     assert "| N-pair-mc | diverged |" in page.render(page.read(tmp_path))
@@ -131,7 +131,7 @@ def test_other_options_are_another_run(bench, tmp_path):
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     runner.measure(protocols.row("glyphs", "npair", 0, CHOICE))
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
-    other = {**CHOICE, "rates": {"free": 1e-3}}
+    other = {**CHOICE, "own": {"free": {"rate": 1e-3}}}
     assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
 
 

@@ -190,6 +190,17 @@ def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):
         training.train(source, tmp_path / "none", test_on="validation", **QUICK)
 
 
+def test_neighbours_among_the_classes_can_be_held_out_together(tmp_path):
+    source = vectors(classes=16)
+    options = {**QUICK, "test_on": "validation", "validation": 0.25}
+    training.train(source, tmp_path, validation_from=0.5, **options)
+    assert load_file(tmp_path / "vectors.safetensors")["labels"].unique().tolist() == [4, 5]  # of 0 … 7
+    with pytest.raises(
+        ValueError, match=r"validation_from 0.9, which do not fit into 8 training classes; choose shares"
+    ):
+        training.train(source, tmp_path / "late", validation_from=0.9, **options)
+
+
 def test_mirrored_views_are_measured_beside_the_plain_ones(tmp_path):
     source = pictures()
     run = training.train(source, tmp_path, mirrored=True, **{**QUICK, **SMALL})

@@ -87,10 +87,29 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
     train, test = Dataset(data.labels, data.class_names, features=places, splits=data.splits).split()
     validation = test
     if settings.validation:
-        train, validation = train.split(1 - settings.validation, settings.seed)
+        train, validation = _held_out(train, settings)
     if settings.test_on == "validation":
         test = validation
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
+
+
+def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
+    """Training classes without those for validation, and these: drawn by the seed, or neighbours in their order.
+
+    Neighbours are often relatives, birds of a genus or cars of a make. Held out together, they are as new to the
+    network as the classes of the test split will be.
+    """
+    if settings.validation_from is None:
+        return train.split(1 - settings.validation, settings.seed)
+    classes = train.classes
+    start, count = round(len(classes) * settings.validation_from), round(len(classes) * settings.validation)
+    held_out = classes[start : start + count]
+    if not 0 < len(held_out) == count < len(classes):
+        raise ValueError(
+            f"validation is {settings.validation} and validation_from {settings.validation_from}, which do not fit "
+            f"into {len(classes)} training classes; choose shares whose sum is 1 at most"
+        )
+    return train.of_classes(set(classes) - set(held_out)), train.of_classes(held_out)
 
 
 def make_examples(

@@ -100,6 +100,9 @@ class Settings:
     precision: Annotated[Literal["float32", "bfloat16", "float16"], "the type that the network computes in"] = "float32"
     compile: Annotated[bool, "compile the backbone with torch.compile: once a process"] = False
     validation: Annotated[float, "the share of the training classes that chooses the best; 0 is the test split"] = 0.0
+    validation_from: Annotated[
+        float | None, "the share of the classes, in their order, after which those for validation come; None draws them"
+    ] = None
     test_on: Annotated[
         Literal["test", "validation"],
         "what the end measures; validation leaves the test split unseen",
@@ -135,7 +138,7 @@ _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("batch_size candidates", lambda x: x >= 2, "at least 2"),
     ("memory memory_start warmup seed weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
     ("rate head_rate loss_rate decay_factor clip", lambda x: 0 < x < math.inf, "above 0"),
-    ("momentum average validation", lambda x: 0 <= x < 1, "at least 0 and below 1"),
+    ("momentum average validation validation_from", lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
 
 #: What other libraries call them.
