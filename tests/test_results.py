@@ -123,7 +123,7 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "own": {}})
     assert "error" in runner.measure(job)
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
-    assert "| N-pair-mc | diverged |" in page.render(page.read(tmp_path))
+    assert "| N-pair-mc † | diverged |" in page.render(page.read(tmp_path))
 
 
 def test_other_options_are_another_run(bench, tmp_path):
