@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._triton import has_triton
 
+from tuplet.rows import fused
 from tuplet.rows import geometry as geo
 from tuplet.rows.once import first_derivative
 
@@ -250,6 +251,11 @@ def _walk(
     walk: Walk, wanted: tuple[bool, ...], inputs: _Inputs, cotangent: Tensor | None = None
 ) -> tuple[list[_Step], list[Tensor | None]]:
     """Every block in turn: its results, without what went into the gradients, and the gradients of all of them."""
+    if _is_own_table(walk, inputs) and fused.suits(inputs.queries):
+        fast = fused.walk(walk.rows, inputs.queries, inputs.labels, wanted[0])
+        if fast is not None:
+            total, count, gradient = fast
+            return [_Step(total, count, None, ())], [gradient, None]
     q, g = geo.sides(inputs.queries, inputs.gallery, walk.geometry)
     there_labels = inputs.labels if inputs.gallery_labels is None else inputs.gallery_labels
     gradients = _Gradients(walk, wanted, q, g, inputs.extras)
@@ -275,6 +281,24 @@ def _walk(
         if walk.reduce == "sum" and len(steps) == 2:
             steps = [_Step(steps[0].result + steps[1].result, (), None, ())]
     return steps, gradients.all()
+
+
+def _is_own_table(walk: Walk, inputs: _Inputs) -> bool:
+    """Whether a loss sums up the table of a whole batch with itself, and leaves the size of the blocks open."""
+    x = inputs.queries
+    return (
+        walk.reduce == "total"
+        and walk.geometry == "dot"
+        and walk.same is equal_labels
+        and walk.member
+        and walk.moves_gallery
+        and (walk.start, walk.stop) == (0, x.shape[0])
+        and walk.block_rows == default_block_rows(x.shape[0], x.shape[0], x.dtype, x.device)
+        and inputs.gallery is None
+        and inputs.gallery_labels is None
+        and inputs.valid is None
+        and len(inputs.extras) == 0
+    )
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

@@ -1,0 +1,87 @@
+"""Row functions as GPU programs, for the table of a large batch with itself.
+
+A row function is traced once into expressions of a pair and its row (`trace`, `expressions`), these into an order of
+work (`plan`), that into Triton (`emit`, `kernels`), and the result is run tile by tile (`run`): the table is never in
+memory, each of its tiles is formed once for the reductions and once for the weights, and serves rows and columns alike.
+No loss knows of it. What cannot be traced is walked block by block as ever.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._triton import has_triton_package
+
+from tuplet.rows.fused.settings import HiddenStateError, settings
+
+if TYPE_CHECKING:
+    from tuplet.rows.fused.emit import Program
+
+# From how many rows on a batch keeps the GPU busy for longer than the launches of a program take.
+LEAST_ROWS = 8192
+PROGRAMS_KEPT = 64
+# So many row functions in a row may be new before a new one must come twice to be traced: settings that change at every
+# call are better off without.
+NEW_IN_A_ROW = 8
+
+_programs: "OrderedDict[Hashable, Program | None]" = OrderedDict()
+_new: list[Hashable] = []
+
+
+def suits(x: Tensor) -> bool:
+    """Whether there is a machine for it: bf16 vectors on a GPU that Triton compiles for, or Triton's interpreter."""
+    if (
+        torch.compiler.is_compiling()
+        or x.dtype != torch.bfloat16
+        or x.shape[0] < LEAST_ROWS
+        or not has_triton_package()
+    ):
+        return False
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret) or (x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 0))
+
+
+def walk(
+    rows: Callable[..., Any], x: Tensor, labels: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Σ totals, Σ counts and, where wanted, the gradient of Σ totals by x; None where the function has no program."""
+    from tuplet.rows.fused.run import run
+
+    program = _program(rows)
+    return None if program is None else run(program, x, labels, wanted)
+
+
+def _program(rows: Callable[..., Any]) -> "Program | None":
+    try:
+        key = settings(rows)
+    except HiddenStateError:
+        return None
+    if key not in _programs:
+        if len(_new) >= NEW_IN_A_ROW and _new[-1] != key:
+            _new[-1] = key
+            return None
+        _new.append(key)
+        _programs[key] = _compile(rows)
+        if len(_programs) > PROGRAMS_KEPT:
+            _programs.popitem(last=False)
+    else:
+        _new.clear()
+        _programs.move_to_end(key)
+    return _programs[key]
+
+
+def _compile(rows: Callable[..., Any]) -> "Program | None":
+    # Tracing takes half a second to import, and Triton need not be there: only who needs them pays for them.
+    from tuplet.rows.fused.emit import emit
+    from tuplet.rows.fused.expressions import Expressions
+    from tuplet.rows.fused.plan import plan
+    from tuplet.rows.fused.trace import UntraceableError, trace
+
+    make = Expressions()
+    try:
+        return emit(plan(trace(rows, make), make))
+    except UntraceableError:
+        return None

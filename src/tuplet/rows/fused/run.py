@@ -1,0 +1,154 @@
+"""Runs a program on a batch: sorts it by class, walks the looks, forms the gradient."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tuplet.rows.fused import kernels
+from tuplet.rows.fused.emit import Pass, Program
+
+# A tile of the table, and how many columns of the vectors are multiplied at once.
+TILE, DEPTH = 128, 64
+# How a product is spread over a multiprocessor: four warps leave room for two tiles, one of which is multiplied while
+# the other is looked at. The band's functions are longer, and few.
+FAR, NEAR = {"num_warps": 4, "num_stages": 3}, {"num_warps": 8, "num_stages": 3}
+# The side of a panel, the part of the table whose weights lie in memory at once: at most 0.5 GiB in bf16.
+SIDE = 16_384
+# What is taken in at once of what far tiles gave: rows (a part of a tile), and tiles.
+ROWS, SLOTS = 64, 32
+
+
+class Panel(NamedTuple):
+    """A part of the table on or above its diagonal: where its rows and its columns begin and end."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether it is its own mirror image."""
+        return self.top == self.left
+
+    @property
+    def columns(self) -> int:
+        """How many tiles it is wide."""
+        return (self.right - self.left) // TILE
+
+    def programs(self) -> tuple[int]:
+        """One for each tile, on the diagonal for half of them: see `kernels.place`."""
+        rows = (self.bottom - self.top) // TILE
+        return (-(-rows // 2) * (self.columns + 1) if self.diagonal else rows * self.columns,)
+
+    def mirrored(self) -> "Panel":
+        """Its image on the other side of the diagonal."""
+        return Panel(self.left, self.right, self.top, self.bottom)
+
+
+class Batch:
+    """A batch, class by class and padded to whole tiles, and the numbers of its rows."""
+
+    def __init__(self, program: Program, x: Tensor, labels: Tensor) -> None:
+        self.program, (self.size, self.width) = program, x.shape
+        self.rows, wide = _up(self.size, TILE), _up(self.width, DEPTH)
+        # Sixteen bits of a label bring its class together, if rarely with another, and are sorted in a few launches.
+        self.keys, self.order = labels.to(torch.int16).sort(stable=True)
+        self.labels, self.vectors = labels[self.order], x.index_select(0, self.order)
+        if not x.is_cuda:
+            # The interpreter multiplies no bf16.
+            self.vectors = self.vectors.float()
+        if (self.rows, wide) != (self.size, self.width):
+            more = self.rows - self.size
+            self.vectors = torch.nn.functional.pad(self.vectors, (0, wide - self.width, 0, more))
+            self.labels, self.keys = (torch.cat([y, y[-1:].expand(more)]) for y in (self.labels, self.keys))
+        first, last = (self.keys[start::TILE].contiguous() for start in (0, TILE - 1))
+        self.band = (
+            torch.searchsorted(self.keys, first, out_int32=True),
+            torch.searchsorted(self.keys, last, right=True, out_int32=True),
+        )
+        self.reduced = x.new_empty((program.reduced, self.rows), dtype=torch.float32)
+        self.computed = x.new_empty((program.computed, self.rows), dtype=torch.float32)
+        self.side = _up(self.rows // -(-self.rows // SIDE), TILE)
+        self.tiles: dict[str, Any] = {"B": TILE, "DEPTH": DEPTH, "WIDTH": wide}
+        self.far: dict[str, Any] = {**self.tiles, **FAR, "RAGGED": self.rows != self.size}
+
+    def panels(self) -> Iterator[Panel]:
+        """The table on and above its diagonal."""
+        cuts = [(a, min(a + self.side, self.rows)) for a in range(0, self.rows, self.side)]
+        return (Panel(*a, *b) for n, a in enumerate(cuts) for b in cuts[n:])
+
+    def look(self, one: Pass) -> None:
+        """Make the numbers of one pass."""
+        one.band[(self.rows // TILE,)](
+            self.vectors, self.labels, self.computed, self.reduced, *self.band, self.size, self.rows,
+            **self.tiles, **NEAR,
+        )  # fmt: skip
+        if one.far is not None:
+            # For each number, row and far tile what the tile gave to the row: of rows from above, of columns from left.
+            given = self.reduced.new_empty((2, one.reduced, self.side // TILE, self.side))
+            for panel in self.panels():
+                across, down = given[:1].expand_as(given) if panel.diagonal else given
+                kernels.far_statistics[panel.programs()](
+                    self.vectors, self.keys, self.computed, across, down, self.size, self.rows, across.stride(0),
+                    panel.top, panel.left, panel.columns, self.side, FAR=one.far, DIAGONAL=panel.diagonal, **self.far,
+                )  # fmt: skip
+                self.fold(one, across, panel)
+                if not panel.diagonal:
+                    self.fold(one, down, panel.mirrored())
+        if one.rows is not None:
+            one.rows[(self.rows // TILE,)](self.reduced, self.computed, self.rows, BLOCK=TILE)
+
+    def fold(self, one: Pass, given: Tensor, panel: Panel) -> None:
+        """Take what the far tiles of a panel gave into the numbers of its rows."""
+        one.fold[((panel.bottom - panel.top) // ROWS,)](
+            given, self.reduced, *self.band, given.stride(0), self.side, panel.columns, self.rows, panel.top,
+            panel.left, B=TILE, SLOTS=SLOTS, ROWS=ROWS,
+        )  # fmt: skip
+
+    def gradient(self) -> Tensor:
+        """(W + Wᵀ)·X, panel by panel."""
+        weights = self.vectors.new_empty((self.side, self.side), dtype=torch.bfloat16)
+        parts: dict[int, Tensor] = {}
+        for panel in self.panels():
+            sizes = self.size, self.rows, panel.top, panel.left
+            kernels.far_weights[panel.programs()](
+                self.vectors, self.keys, self.computed, weights, *sizes, panel.columns, self.side,
+                FAR=self.program.far, DIAGONAL=panel.diagonal, **self.far,
+            )  # fmt: skip
+            kernels.near_weights[((panel.bottom - panel.top) // TILE,)](
+                self.vectors, self.labels, self.computed, weights, *self.band, *sizes, panel.right, self.side,
+                NEAR=self.program.near, **self.tiles, **NEAR,
+            )  # fmt: skip
+            w = weights[: panel.bottom - panel.top, : panel.right - panel.left]
+            for rows, other, one in [(panel.top, panel.left, w), (panel.left, panel.top, w.T)][: 2 - panel.diagonal]:
+                parts[rows] = _added(parts.get(rows), one, self.vectors[other : other + one.shape[1]])
+        gradient = self.vectors.new_empty((self.size, self.width), dtype=torch.float32)
+        for start, part in parts.items():
+            places = self.order[start : start + part.shape[0]]
+            gradient.index_copy_(0, places, part[: len(places), : self.width])
+        return gradient
+
+
+def _up(n: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-n // step) * step
+
+
+def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """so_far + a·b, in float32."""
+    kind: dict[str, Any] = {"out_dtype": torch.float32}
+    if not a.is_cuda:
+        a, b, kind = a.float(), b.float(), {}
+    return torch.mm(a, b, **kind) if so_far is None else torch.addmm(so_far, a, b, **kind)
+
+
+def run(program: Program, x: Tensor, labels: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Σ totals, Σ counts and, where wanted, the gradient by x."""
+    batch = Batch(program, x, labels)
+    for one in program.passes:
+        batch.look(one)
+    total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)
+    return total, count, batch.gradient() if wanted else None
