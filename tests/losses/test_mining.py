@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from losses import label_patterns as patterns
 from losses import oracles_mining as om
 from tuplet import losses, mining
-from tuplet.rows import View
+from tuplet.rows import View, view
+
+
+@pytest.fixture(scope="module", autouse=True, params=["marked", "listed"])
+def named(request):
+    """The pairs that a rule names are marked in whole rows, or looked at alone where those are long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view, "LISTED_PART", -1 if request.param == "listed" else 10**9)
+        yield
 
 
 def kept(rule, geometry, x, labels, **look):
@@ -96,20 +104,6 @@ def test_block_size_changes_no_draw(rows, seed):
     assert_masks(kept(mining.DistanceWeighted(seed=seed), "euclidean", x, labels, block_rows=rows), whole)
 
 
-@pytest.mark.parametrize("make", [losses.MarginLoss, lambda: losses.RAWLoss(mining=mining.SemiHard())])
-@given(labels=patterns.labels(), seed=st.integers(0, 10**6), rows=st.integers(1, 9))
-def test_named_pairs_are_the_same_marked_in_a_table_or_listed(make, labels, seed, rows):
-    """On a GPU small tables are marked; everywhere else the named pairs are looked at alone."""
-    x, labels = patterns.embeddings(len(labels), 4, seed, "unit").requires_grad_(), torch.tensor(labels)
-    value = make()(x, labels, block_rows=rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(View, "_only_launches", True)
-        marked = make()(x, labels, block_rows=rows)
-    torch.testing.assert_close(value, marked)
-    for ours, theirs in zip(*(torch.autograd.grad(v, x, materialize_grads=True) for v in (value, marked)), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_draws_change_with_calls_and_go_on_after_a_reload():
     x, labels = patterns.embeddings(40, 8, 0, "unit"), torch.arange(40) // 4
     loss, again = losses.MarginLoss(), losses.MarginLoss()
@@ -118,6 +112,18 @@ def test_draws_change_with_calls_and_go_on_after_a_reload():
     again.load_state_dict(loss.state_dict())
     assert loss(x, labels) == again(x, labels)
     assert losses.MarginLoss()(x, labels) == first
+
+
+@pytest.mark.parametrize("name", ["raw_semi_hard", "margin_distance_weighted"])
+@given(labels=patterns.labels(), seed=st.integers(0, 10**6), rows=st.integers(1, 9))
+def test_values_and_gradients_are_those_of_whole_rows(name, labels, seed, rows):
+    make = losses.MarginLoss if name != "raw_semi_hard" else lambda: losses.RAWLoss(mining=mining.SemiHard())
+    x, labels = patterns.embeddings(len(labels), 4, seed, "unit").requires_grad_(), torch.tensor(labels)
+    value = make()(x, labels, block_rows=rows)
+    (gradient,) = torch.autograd.grad(value, x, materialize_grads=True)
+    w = make().weights(x, labels)
+    v = x @ x.T if name == "raw_semi_hard" else (x[:, None] - x + torch.eye(len(x))[:, :, None]).norm(dim=2)
+    torch.testing.assert_close(torch.autograd.grad((w * v).sum(), x)[0], gradient)
 
 
 def test_weights_belong_to_the_next_call():

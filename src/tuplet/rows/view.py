@@ -15,6 +15,9 @@ from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
 from tuplet.rows.whole import whole_table
 
+# Named pairs are looked at alone where a row has so many members for each that is named; else the whole row is quicker.
+LISTED_PART = 128
+
 
 class Block(NamedTuple):
     """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient."""
@@ -164,7 +167,7 @@ class View:
         if self.rule is None:
             return self._walk_rows(reduce, rows, own, other, shared)
         seen = self.rule.inputs(self)
-        if self.rule.names and not self._only_launches:
+        if self.rule.names and not self._only_launches and self.there.shape[0] > LISTED_PART * seen[0].shape[1]:
             return self._walk_named(self.rule, seen, reduce, rows, own, other, shared)
         return self._walk_rows(reduce, _marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
 
