@@ -82,7 +82,9 @@ def check(loss, x, labels):
 class TestValues:
     @pytest.mark.parametrize("name", LOSSES)
     @pytest.mark.parametrize("labels", LABELS)
-    def test_equal_float64_on_the_same_rounded_inputs(self, name, labels, ran):
+    def test_equal_float64_on_the_same_rounded_inputs(self, name, labels, ran, soak):
+        if not soak and labels != "skewed" and name not in ("raw_vthm", "binomial"):
+            pytest.skip("the formula is tested with skewed classes")
         check(LOSSES[name](), *batch(53, labels))
         assert len(ran) == 1
 

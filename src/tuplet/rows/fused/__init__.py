@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton_package
+from torch.utils._triton import has_triton, has_triton_package
 
 from tuplet.rows.fused.settings import HiddenStateError, settings
 
@@ -31,17 +31,16 @@ _new: list[Hashable] = []
 
 
 def suits(x: Tensor) -> bool:
-    """Whether there is a machine for it: bf16 vectors on a GPU that Triton compiles for, or Triton's interpreter."""
-    if (
-        torch.compiler.is_compiling()
-        or x.dtype != torch.bfloat16
-        or x.shape[0] < LEAST_ROWS
-        or not has_triton_package()
-    ):
+    """Whether there is a machine for it: bf16 vectors on a GPU like those it is tuned for, or Triton's interpreter."""
+    if torch.compiler.is_compiling() or x.dtype != torch.bfloat16 or x.shape[0] < LEAST_ROWS:
+        return False
+    if x.is_cuda:
+        return has_triton() and torch.version.hip is None and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    if not has_triton_package():
         return False
     from triton import knobs
 
-    return bool(knobs.runtime.interpret) or (x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 0))
+    return bool(knobs.runtime.interpret)
 
 
 def walk(

@@ -69,7 +69,7 @@ def emit(plan: Plan) -> Program:
     passes: list[dict[str, Any]] = []
 
     def write(name: str, text: str) -> str:
-        texts.append(f"@triton.jit\ndef {name}{text}\n")
+        texts.append(f"@triton.jit(do_not_specialize=['N', 'slots'])\ndef {name}{text}\n")
         return name
 
     for k, look in enumerate(plan.looks):
@@ -98,7 +98,7 @@ def emit(plan: Plan) -> Program:
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _load(source: str) -> dict[Any, Any]:
     """Run the source, and leave it where `inspect`, and so Triton, finds it."""
     name = f"<row program {zlib.crc32(source.encode()):08x}>"

@@ -5,7 +5,8 @@ pairs are negatives. The table is its own mirror image, and only the tiles on an
 serves its rows, and its columns as the rows that they are on the other side.
 """
 
-# Triton reads what an argument is from the call.
+# Triton reads what an argument is from the call. It would also compile anew for sizes that are and are not multiples
+# of 16, were it not told to leave that.
 # ruff: noqa: ANN001, ANN201
 # mypy: disable-error-code="no-untyped-def"
 
@@ -63,7 +64,7 @@ def place(columns, DIAGONAL: tl.constexpr):
     return row, column
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "columns"])
 def far_statistics(
     X, keys, V, right, down, N, stride, part, top, left, columns, side,
     FAR: tl.constexpr, DIAGONAL: tl.constexpr, RAGGED: tl.constexpr,
@@ -80,7 +81,7 @@ def far_statistics(
         FAR(s, None, V, stride, (j + each)[None, :], down + row * side + column * B + each, part, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "columns"])
 def far_weights(
     X, keys, V, W, N, stride, top, left, columns, side,
     FAR: tl.constexpr, DIAGONAL: tl.constexpr, RAGGED: tl.constexpr,
@@ -101,7 +102,7 @@ def far_weights(
             tl.store(W + (column * B + each)[:, None] * side + (row * B + each)[None, :], w.T)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def near_weights(
     X, labels, V, W, begins, ends, N, stride, top, left, end, side,
     NEAR: tl.constexpr, B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,

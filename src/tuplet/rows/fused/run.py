@@ -147,8 +147,9 @@ def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 def run(program: Program, x: Tensor, labels: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Σ totals, Σ counts and, where wanted, the gradient by x."""
-    batch = Batch(program, x, labels)
-    for one in program.passes:
-        batch.look(one)
-    total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)
-    return total, count, batch.gradient() if wanted else None
+    with torch.cuda.device_of(x):
+        batch = Batch(program, x, labels)
+        for one in program.passes:
+            batch.look(one)
+        total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)
+        return total, count, batch.gradient() if wanted else None

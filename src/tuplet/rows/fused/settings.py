@@ -22,7 +22,10 @@ class HiddenStateError(Exception):
 
 def settings(x: Any) -> Hashable:
     """A key that changes whenever anything changes that x, a function or whatever it holds, can see."""
-    return _key(x, {})
+    try:
+        return _key(x, {})
+    except RecursionError as error:
+        raise HiddenStateError("it holds itself") from error
 
 
 def _key(x: Any, seen: dict[int, int]) -> Hashable:
