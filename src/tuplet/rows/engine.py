@@ -155,7 +155,9 @@ def _step(
 
 def step_for(walk: Walk, table: Tensor) -> Callable[..., _Step]:
     """The step as it stands, or on a GPU, for tables that are worth it, as a few fused kernels."""
-    return _compiled_step(_kind(walk.rows)) if worth_compiling(table) else _step
+    if not worth_compiling(table):
+        return _step
+    return _compiled_step(_kind(walk.rows)) if has_triton() else _uncompiled_step()
 
 
 def worth_compiling(table: Tensor) -> bool:
@@ -172,9 +174,12 @@ def _kind(rows: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _compiled_step(kind: tuple[Any, ...]) -> Callable[..., _Step]:
-    if has_triton():
-        # A copy for each kind: the compiler keeps eight variants of a code, and runs it as it stands from then on.
-        return torch.compile(FunctionType(_step.__code__.replace(), _step.__globals__))
+    """A copy for each kind: the compiler keeps eight variants of a code, and runs it as it stands from then on."""
+    return torch.compile(FunctionType(_step.__code__.replace(), _step.__globals__))
+
+
+@functools.cache
+def _uncompiled_step() -> Callable[..., _Step]:
     warnings.warn(
         "Tuplet runs large batches on this GPU without compiling them, since Triton cannot be used here; "
         "install triton for several times the speed",
