@@ -103,10 +103,11 @@ def step(
 ) -> Callable[[], None]:
     """Forward and backward as in training."""
     x = x.clone().requires_grad_()
+    moving = [x, *loss.parameters()]
 
     def run() -> None:
-        x.grad = None
-        loss.zero_grad(set_to_none=True)
+        for tensor in moving:
+            tensor.grad = None
         value = loss(x, labels, *(() if miner is None else (miner(x, labels),)), **options)
         value.backward()
 

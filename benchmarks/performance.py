@@ -17,7 +17,8 @@ INDEX = {case.name: k for k, case in enumerate(CASES)}
 SMALL, MEDIUM, BIG, LARGE, MILLION = 180, 4096, 16_384, 65_536, 1 << 20
 SIZES = (SMALL, 512, 1024, 2048, MEDIUM, 8192, BIG, 32_768, LARGE)
 SMOOTH = (METHOD, "binomial deviance", "generalised lifted", "cosine contrastive")
-MANY_SIZES = tuple(range(1024, 1024 + 20 * 150, 150))
+#: Twenty sizes, from those that are captured as one graph to those that are walked in blocks.
+MANY_SIZES = tuple(round(1024 * 1.17**k) for k in range(20))
 #: Seconds in which all processes must be ready.
 READY_S = 100.0
 

@@ -23,6 +23,8 @@ from tuplet import losses, models
 FULL, HALF = torch.float32, torch.bfloat16
 #: Runs that are timed: at least so many, more while they take less than SHORT seconds together, none beyond LONG.
 LEAST, MOST, SHORT, LONG = 5, 100, 0.1, 2.0
+#: Steps that are launched in a row before they are waited for, where one takes less than so many milliseconds.
+IN_A_ROW, IN_A_ROW_MS = 20, 10.0
 #: Where the peer is estimated to need more than this it is left out; and what one loss may take in its turn.
 PEER_GIB, TURN_S = 100.0, 15.0
 #: A query whose part of the gradient is off by more than this has been given another pair, not another rounding.
@@ -46,11 +48,25 @@ def warm(device: str) -> None:
         (ones @ ones).sum().item()
 
 
-def median_ms(run: Callable[[], None], device: str, long: float = LONG) -> float:
+def median_ms(run: Callable[[], None], device: str) -> float:
+    """Of steps that are waited for one by one."""
     taken = [seconds(run, device)]
-    while len(taken) < MOST and (len(taken) < LEAST or sum(taken) < SHORT) and sum(taken) + taken[-1] < long:
+    while len(taken) < MOST and (len(taken) < LEAST or sum(taken) < SHORT) and sum(taken) + taken[-1] < LONG:
         taken.append(seconds(run, device))
     return 1000 * statistics.median(taken)
+
+
+def both_ms(run: Callable[[], None], device: str) -> dict[str, float]:
+    """Of steps waited for one by one; and of short ones also launched in a row, as a training loop does."""
+    ms = median_ms(run, device)
+    if ms > IN_A_ROW_MS:
+        return {"ms": ms}
+
+    def row() -> None:
+        for _ in range(IN_A_ROW):
+            run()
+
+    return {"ms": ms, "row_ms": 1000 * statistics.median(seconds(row, device) for _ in range(LEAST)) / IN_A_ROW}
 
 
 def graphs() -> int:
@@ -102,7 +118,7 @@ def one_loss(index: int, looks: Sequence[Look], device: str) -> Steps:
             run()
             # Another size was compiled last: what is now compiled again must not make the next one's sizes variable.
             stale = stale or graphs() != compiled
-        ours["ms"] = median_ms(run, device)
+        ours |= both_ms(run, device)
         if device != "cpu" and ours["ms"] < 1000 * LONG:
             ours["wait"] = wait_in(run)
         yield place, {"beside": case.beside(), "ours": ours}
@@ -178,10 +194,33 @@ def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:
         for _ in range(2):
             products()
         done = sum(map(len, blocks))
-        ms = median_ms(products, device) * n / done
-        rows.append({"size": n, "dtype": name(dtype), "ms": ms, "tflops": 6 * n * n * DIM / ms / 1e9, "part": done / n})
+        taken = {key: ms * n / done for key, ms in both_ms(products, device).items()}
+        rate = 6 * n * n * DIM / min(taken.values()) / 1e9
+        rows.append({"size": n, "dtype": name(dtype), **taken, "tflops": rate, "part": done / n})
         del x, blocks, weights, products
-    yield 0, {"floor": rows}
+    yield 0, {"floor": rows, "host": both_ms(least_step(device), device)}
+
+
+def least_step(device: str) -> Callable[[], None]:
+    """The least that autograd asks of Python: a function of one launch forward and one backward."""
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            return ctx.saved_tensors[0] * gradient
+
+    x = torch.ones(180, DIM, device=device, requires_grad=True)
+
+    def run() -> None:
+        x.grad = None
+        Total.apply(x).backward()
+
+    return run
 
 
 def gradient(loss: torch.nn.Module, x: Tensor, labels: Tensor, *miners: Any) -> Tensor:
@@ -284,8 +323,8 @@ def first_calls(sizes: Sequence[int], dtype: torch.dtype, device: str) -> Steps:
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             os.environ[cache] = os.path.join(folder, cache)
-        yield None
-        yield None
+        for _ in range(3):  # after all of ours, and after the peer's
+            yield None
         loss = losses.MultiSimilarityLoss().to(device)
         calls = []
         for n in sizes:
