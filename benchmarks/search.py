@@ -149,7 +149,8 @@ def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
     before = private_mib()
     bare: Any = faiss.read_index(str(folder / "things.index" / about.file))
     if kind == "hnsw":
-        faiss.downcast_index(bare.index).hnsw.efSearch = about.effort
+        graph: Any = faiss.downcast_index(bare.index)
+        graph.hnsw.efSearch = about.effort
     else:  # faiss's own way to order compressed candidates by the vectors themselves
         bare.nprobe, flat = about.effort, faiss.IndexFlatL2(DIM)
         for start in range(0, len(vectors), 1 << 16):
