@@ -10,7 +10,8 @@ scores were one reason to change the validation classes: what the first round ca
 there. The other reason does not need them: classes that are drawn have relatives that train, four in five of their
 photographs are right before there was any training to speak of, and rates near zero win. So this one decision, which
 classes validate, was made with test scores in sight; no rate, length or augmentation was. The first round's trials and
-rows are kept and marked, and nothing is chosen by them.
+rows are kept and marked, and nothing is chosen by them. That the middle third foretells the test split better is an
+expectation until its own trials are there.
 
 **The rule.** From the papers' plain choices, one coordinate after another. Every alternative is tried beside the best
 so far, and the one with the highest Recall@1 challenges it. It takes its place if its Recall@1 is higher by `MARGIN` at

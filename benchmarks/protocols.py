@@ -1,7 +1,7 @@
 """The papers' tables on real photographs: every method under one protocol, run by run, as far as the time goes.
 
-    TUPLET_DATA=folder python benchmarks/protocols.py --stage search --dataset cub200 --limit-seconds 540
-    TUPLET_DATA=folder python benchmarks/protocols.py --stage 1 --dataset cub200
+    TUPLET_DATA=folder python benchmarks/protocols.py --stage search 1 --dataset cub200 cars196 --compile
+    TUPLET_DATA=folder python benchmarks/protocols.py --stage 2 --dataset cub200 --limit-seconds 540 --out folder
 
 Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py) for
 the families of the first six rows, `search_all` for the others too; 1 measures the six rows that the papers are known
