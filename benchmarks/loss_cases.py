@@ -19,6 +19,8 @@ except ImportError:
 DIM = 512
 #: The full method of the Unified view, and the loss whose draws cost the peer most.
 METHOD, SAMPLED = "multi-similarity (RAW, valid triplets)", "margin, distance-weighted"
+#: Twenty batch sizes that a process meets one after another.
+MANY_SIZES = tuple(round(1024 * 1.17**k) for k in range(20))
 
 
 def pair_tables(n: int) -> float:

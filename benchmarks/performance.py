@@ -9,7 +9,7 @@ from typing import Any
 
 import common
 import performance_page
-from loss_cases import CASES, METHOD, SAMPLED
+from loss_cases import CASES, MANY_SIZES, METHOD, SAMPLED
 from performance_jobs import FULL, HALF, TURN_S, Look, accuracy, first_calls, floor, name, one_loss, training_step
 from performance_turns import Job, in_turn
 
@@ -17,8 +17,6 @@ INDEX = {case.name: k for k, case in enumerate(CASES)}
 SMALL, MEDIUM, BIG, LARGE, MILLION = 180, 4096, 16_384, 65_536, 1 << 20
 SIZES = (SMALL, 512, 1024, 2048, MEDIUM, 8192, BIG, 32_768, LARGE)
 SMOOTH = (METHOD, "binomial deviance", "generalised lifted", "cosine contrastive")
-#: Twenty sizes, from those that are captured as one graph to those that are walked in blocks.
-MANY_SIZES = tuple(round(1024 * 1.17**k) for k in range(20))
 #: Seconds in which all processes must be ready.
 READY_S = 100.0
 

@@ -124,8 +124,9 @@ def one_loss(index: int, looks: Sequence[Look], device: str) -> Steps:
         yield place, {"beside": case.beside(), "ours": ours}
     if not case.peer(classes=2):
         return
-    yield None
+    del run
     ready.clear()
+    yield None
     for place, (size, dtype, with_peer) in enumerate(looks):
         if with_peer:
             for found in beside(case, size, dtype, device):

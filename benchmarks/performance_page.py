@@ -11,7 +11,7 @@ from typing import Any
 
 import common
 from common import number
-from loss_cases import DIM, METHOD, SAMPLED
+from loss_cases import DIM, MANY_SIZES, METHOD, SAMPLED
 
 RESULTS = common.ROOT / "benchmarks" / "results" / "losses_cuda.json"
 CHART = common.ROOT / "docs" / "images" / "performance.svg"
@@ -21,6 +21,7 @@ HEAVY = ("triplet, all", "lifted structure")
 NETWORK = 50e9
 #: The sizes that the chart names.
 NAMED_SIZES = (180, 1024, 4096, 16_384, 65_536, 1 << 20)
+TYPES = ("float32", "bfloat16")
 Row = dict[str, Any]
 
 
@@ -198,7 +199,7 @@ def targets(data: dict[str, Any]) -> str:
 
 
 def duration(ms: float) -> str:
-    return f"{number(ms / 1000)} s" if ms >= 10_000 else f"{number(ms)} ms"
+    return f"{number(ms / 1000)} s" if ms >= 1000 else f"{number(ms)} ms"
 
 
 def times(a: float, b: float) -> str:
@@ -259,15 +260,15 @@ def by_loss_alone(results: Results, size: int, dtype: str) -> str:
 
 def accuracy(results: Results) -> str:
     def cell(found: Row, key: str) -> str:
-        value = found.get(key)
-        return "–" if value is None else value if isinstance(value, str) else f"{value:.1e}"
+        value = found.get(key, "–")
+        return value if isinstance(value, str) else f"{value:.2%}" if key == "other_picks" else f"{value:.1e}"
 
     head = ["loss", "float32", "bfloat16", "other picks, float32", "other picks, bfloat16"]
     head += ["PML, float32", "PML, bfloat16"]
+    smooth_first = sorted(results.accuracies(), key=lambda row: "other_picks" in row["accuracy"]["float32"])
     rows = [
-        [row["loss"], *(cell(row["accuracy"][t], k) for k in keys for t in ("float32", "bfloat16"))]
-        for keys in [("error", "other_picks", "peer")]
-        for row in results.accuracies()
+        [row["loss"], *(cell(row["accuracy"][t], k) for k in ("error", "other_picks", "peer") for t in TYPES)]
+        for row in smooth_first
     ]
     return table(head, rows)
 
@@ -295,10 +296,11 @@ def first_calls(results: Results) -> str:
         return "Not measured."
     calls = found["calls"]
     later = sorted(call["first_s"] for call in calls[1:])
+    met = f"{len(calls)} of {len(MANY_SIZES)}" if len(calls) < len(MANY_SIZES) else str(len(calls))
     return table(
         ["figure", "value"],
         [
-            ["sizes, one after another", f"{len(calls)}, from {calls[0]['size']:,} to {calls[-1]['size']:,}"],
+            ["sizes met one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}"],
             ["first call of all", f"{calls[0]['first_s']:.2f} s"],
             ["first call at another size: median", f"{later[len(later) // 2]:.2f} s" if later else "–"],
             ["first call at another size: slowest", f"{later[-1]:.2f} s" if later else "–"],
@@ -350,7 +352,7 @@ def size(count: float) -> str:
 def heading(results: Results) -> str:
     data = results.data
     made = ", ".join(f"{package} {version}" for package, version in data["versions"].items())
-    return f"One {data['machine']}; {made}; d = {DIM}. The whole run took {data['seconds']:,.0f} s."
+    return f"One {data['machine']}; {made}; d = {DIM}. The last figure came after {data['seconds']:,.0f} s."
 
 
 def sections(data: dict[str, Any]) -> dict[str, str]:

@@ -15,6 +15,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 #: Imported once for all processes. Not the compiler itself, which starts processes of its own.
 PRELOAD = ["torch._dynamo", "tuplet.losses", "tuplet.models", "pytorch_metric_learning.losses"]
 
@@ -122,8 +124,10 @@ def _work(pipe: Connection, function: Callable[..., Steps], arguments: tuple[Any
                 # What was made until now stays: looking through it each time would take longer than many a step.
                 gc.collect()
                 gc.freeze()
+                torch.cuda.empty_cache()
             pipe.send(said)
             pipe.recv()
+        torch.cuda.empty_cache()
         pipe.send("")
         # Its end would disturb whoever is measured next: it waits to be ended with all others.
         pipe.recv()

@@ -1,0 +1,88 @@
+"""docs/performance.md is what its benchmark made of its figures, and the benchmark measures what it says."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from troubled_jobs import broken, dying, fine, slow_start, stuck
+
+ROOT = Path(__file__).parents[1]
+METHOD = "multi-similarity (RAW, valid triplets)"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The benchmark's modules, which import each other by their bare names."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return import_module
+
+
+def row_of(steps, **row):
+    for found in filter(None, steps):
+        row |= found[1]
+    return row
+
+
+def test_page_is_current(bench):
+    page = bench("performance_page")
+    figures = json.loads(page.RESULTS.read_text())
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for key, part in page.sections(figures).items():
+        assert f"<!-- {key} -->\n{part.rstrip()}\n<!-- end of {key} -->" in text, "run benchmarks/performance_page.py"
+    assert page.digest(figures) in page.CHART.read_text(), "run benchmarks/performance_page.py"
+
+
+def test_figures_become_a_page(bench, tmp_path):
+    """Every kind of figure, measured at tiny sizes on the CPU, stands in its place."""
+    jobs, page, losses = bench("performance_jobs"), bench("performance_page"), bench("performance").INDEX
+    half = {"size": 24, "dtype": "bfloat16"}
+    rows = [
+        row_of(jobs.floor([(24, torch.bfloat16), (180, torch.float32)], "cpu")),
+        row_of(jobs.one_loss(losses[METHOD], [(24, torch.bfloat16, True)], "cpu"), loss=METHOD, **half),
+        row_of(jobs.accuracy([losses[METHOD]], 64, "cpu"), loss=METHOD, size=64),
+        row_of(jobs.accuracy([losses["triplet, hardest"]], 64, "cpu"), loss="triplet, hardest", size=64),
+        row_of(jobs.training_step("convnet", 8, 28, "cpu")),
+        row_of(jobs.first_calls((8, 12), torch.float32, "cpu")),
+    ]
+    figures = {"machine": "a machine", "versions": {"torch": "2"}, "rows": rows, "seconds": 3.0}
+    found = page.sections(figures)
+    ours, peer = rows[1]["ours"], rows[1]["peer"]
+    floor = rows[0]["floor"][0]["ms"]
+    cells = [
+        page.number(ours["ms"]),
+        page.number(ours["row_ms"]),
+        page.times(ours["ms"], floor),
+        page.number(peer["ms"]),
+    ]
+    assert f"| 24 | {' | '.join(cells)} |" in found["performance sizes"]
+    errors = [row["accuracy"]["bfloat16"]["error"] for row in rows[2:4]]
+    assert all(1e-4 < error < 5e-3 for error in errors)
+    assert all(f"{error:.1e}" in found["performance accuracy"] for error in errors)
+    assert "| error of the gradient, float32 vectors | 1e-4 |" in found["performance targets"]
+    assert "| 2 of 20, from 8 to 12 |" in found["performance first calls"]
+    page.chart(figures, tmp_path / "chart.svg")
+    assert page.digest(figures) in (tmp_path / "chart.svg").read_text()
+
+
+def test_jobs_take_turns_and_keep_what_they_found(bench):
+    turns = bench("performance_turns")
+    troubled = [turns.Job(function, (), ({}, {"job": function.__name__})) for function in (stuck, broken, dying)]
+    well = [turns.Job(fine, (name,), ({}, {})) for name in "ab"]
+    rows = [dict(row) for row in turns.in_turn([*well, *troubled], ready_s=60, turn_s=1)]
+    assert rows == [
+        *({"first": "a"}, {"first": "b"}, {"found": 1}, {"second": "a"}, {"second": "b"}),
+        {"job": "stuck", "failed": "was stopped after 1 s"},
+        *({"failed": "ValueError: no such thing"}, {"job": "broken", "failed": "ValueError: no such thing"}),
+        *({"failed": "its process ended with code 3"}, {"job": "dying", "failed": "its process ended with code 3"}),
+    ]
+
+
+def test_jobs_that_are_late_are_named(bench):
+    turns = bench("performance_turns")
+    (row,) = turns.in_turn([turns.Job(slow_start, ())], ready_s=0.5, turn_s=1)
+    assert row == {"failed": "was not ready after 0.5 s"}
+    rows = list(turns.in_turn([turns.Job(fine, ("a",), ({}, {}))], ready_s=60, turn_s=1, until=0))
+    assert rows == [{"failed": "was not reached: the time for all of them was up"}] * 2
