@@ -252,7 +252,7 @@ def report(rows: list[dict[str, Any]], count: int, versions: dict[str, str]) -> 
     by_name = {row["name"]: row for row in rows}
     first = by_name.get("ours, exact")
     if first:
-        lines += ["", f"Opening the index takes {first['open_ms']:.0f} ms; the first exact search, which reads every "
+        lines += ["", f"Opening the index takes {first['open_ms']:.1f} ms; the first exact search, which reads every "
                   f"vector once, {first['first_search_ms']:,.0f} ms."]  # fmt: skip
     for row in rows:
         bare = by_name.get(row["name"].replace("ours", "faiss") + ", the same file")

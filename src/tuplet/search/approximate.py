@@ -24,7 +24,8 @@ KINDS = ("hnsw", "ivf_pq")
 #: Candidates for each result wanted: compressed vectors know the order only roughly.
 CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
-SAMPLE = 256
+#: Rows to measure with, and the most of all rows that they may be: recall is then known to about a hundredth.
+SAMPLE, SHARE = 1024, 0.1
 
 
 @dataclass(frozen=True)
@@ -185,9 +186,10 @@ def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, all
 
 
 def _sample(snapshot: Snapshot) -> np.ndarray:
-    """Rows to measure with, in order; ten at least remain to be found."""
+    """Rows to measure with, in order."""
     rows = np.flatnonzero(snapshot.alive)
-    return np.sort(np.random.default_rng(1).choice(rows, min(SAMPLE, len(rows) - 10), replace=False))
+    count = min(SAMPLE, max(1, int(SHARE * len(rows))))
+    return np.sort(np.random.default_rng(1).choice(rows, count, replace=False))
 
 
 def _add(built: Any, snapshot: Snapshot, rows: np.ndarray) -> None:
