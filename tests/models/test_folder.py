@@ -80,6 +80,17 @@ def test_half_precision_stays_half(tmp_path):
     assert torch.equal(loaded.embed(IMAGES[:, :, :8, :8]), embedder.embed(IMAGES[:, :, :8, :8]))
 
 
+def test_fingerprints_stay_what_they_are():
+    """An index refuses the model that made it if this changes with a new version."""
+    embedder = small()
+    with torch.no_grad():
+        for tensor in embedder.state_dict().values():
+            tensor.fill_(1)
+    assert embedder.fingerprint() == "14ded1d505d3a4d9b0712aff8c754123ea5e57e5fd41e39bc2ef5d71cbabef00"
+    assert "layer_norm" not in embedder.config.stored()
+    assert models.create("convnet", dim=4, layer_norm=True).config.stored()["layer_norm"] is True
+
+
 def test_fingerprints_tell_weights_and_settings_apart():
     a, b = small(), small()
     assert a.fingerprint() == b.fingerprint()

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
@@ -47,6 +47,11 @@ class Config:
             raise ValueError(f"pooling is {self.pooling!r}; it must be 'mean', 'max' or 'mean+max'")
         if not isinstance(self.normalize, bool) and self.normalize != "eval":
             raise ValueError(f"normalize is {self.normalize!r}; it must be True, False or 'eval'")
+
+    def stored(self) -> dict[str, Any]:
+        """As saved and fingerprinted: without fields at their defaults, so that a new one leaves old models alone."""
+        plain = asdict(self)
+        return {field.name: plain[field.name] for field in fields(self) if plain[field.name] != field.default}
 
 
 def pool(x: Tensor, how: Pooling) -> Tensor:
@@ -248,8 +253,8 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """SHA-256 over weights and configuration: two embedders with the same one give the same vectors."""
-        return storage.fingerprint(asdict(self.config), self.state_dict())
+        return storage.fingerprint(self.config.stored(), self.state_dict())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, preprocessing, dimension, levels and versions as one folder, which `tuplet.load` reads."""
-        storage.write(folder, asdict(self.config), self.state_dict())
+        storage.write(folder, self.config.stored(), self.state_dict())

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -37,6 +36,6 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
     )
     assert program is not None
     program.model.metadata_props["tuplet"] = json.dumps(
-        {"config": asdict(embedder.config), "fingerprint": embedder.fingerprint()}
+        {"config": embedder.config.stored(), "fingerprint": embedder.fingerprint()}
     )
     program.save(Path(path), external_data=False)
