@@ -1,8 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. Both create .venv themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests are many small computations: one thread each, one test process per core.
-TEST_ENV := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 
 .PHONY: help demo test lint soak bench results docs clean
 
@@ -20,7 +18,7 @@ demo: .venv/ready
 
 ## make test    lint, type-check and test everything (under 10 minutes on 2 cores)
 test: lint
-	$(TEST_ENV) $(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto
 
 ## make lint    ruff (lint and format) and mypy
 lint: .venv/ready
@@ -30,7 +28,7 @@ lint: .venv/ready
 
 ## make soak    the long tests at their full counts
 soak: .venv/ready
-	$(TEST_ENV) $(BIN)/pytest -n auto --soak
+	$(BIN)/pytest -n auto --soak
 
 ## make bench   the CPU benchmarks; each writes its table into docs/
 bench: .venv/ready

@@ -17,7 +17,7 @@ SMALL = (
 
 
 def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return {**os.environ, "COLUMNS": "100"}
 
 
 def tuplet(*words, cwd, **options):

@@ -1,14 +1,17 @@
 import os
 
+# The tests are many small computations: one thread each, here and in the processes that they start. Threads are counted
+# when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if not torch.cuda.is_available():
     # Triton's kernels then run in its interpreter, which it decides when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-torch.set_num_threads(1)
 
 _checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_checks)

@@ -113,7 +113,7 @@ def same(one, other):
 def start(code, *arguments, command=(), **environment):
     """A Python process with the tests' modules at hand, which runs `code`, or a `command` with a script."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    settings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
+    settings = {**os.environ, "PYTHONPATH": path, **environment}
     line = [sys.executable, *(command or ["-c"]), code, *arguments]
     return subprocess.Popen(
         [str(part) for part in line], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

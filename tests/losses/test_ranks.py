@@ -21,7 +21,6 @@ def test_many_processes_equal_one(world, tmp_path):
             "WORLD_SIZE": str(world),
             "STORE": str(tmp_path / "store"),
             "PYTHONPATH": str(TESTS),
-            "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, "-m", "losses.rank_worker"]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
