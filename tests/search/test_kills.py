@@ -17,12 +17,13 @@ WRITER = Path(__file__).with_name("endless_writer.py")
 def killed_writer(folder: Path, first: int, delay: float) -> list[list[str]]:
     """Let a writer run for a while after its first word, kill it, and give all that it said."""
     process = subprocess.Popen([sys.executable, WRITER, folder, str(first)], stdout=subprocess.PIPE, text=True)
-    said = [process.stdout.readline()]
+    said = process.stdout.readline()
     time.sleep(delay)
     process.kill()
-    said += process.stdout.read().splitlines()
+    said += process.stdout.read()
     process.wait()
-    return [line.split() for line in said if line.strip()]
+    # A line that the kill cut short was not said.
+    return [line.split() for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def check(index: Index) -> dict[int, set[int]]:
