@@ -11,6 +11,7 @@ import common
 import performance_page
 from loss_cases import CASES, MANY_SIZES, METHOD, SAMPLED
 from performance_jobs import FULL, HALF, TURN_S, Look, accuracy, first_calls, floor, name, one_loss, training_step
+from performance_targets import targets
 from performance_turns import Job, in_turn
 
 INDEX = {case.name: k for k, case in enumerate(CASES)}
@@ -69,6 +70,6 @@ def run(sample: int = 1, most_s: float = 240.0, device: str = "cuda") -> None:
         if sample == 1:
             common.save(f"losses_{device}", results)
         print(f"{results['seconds']:4.0f} s  {performance_page.line(row)}", flush=True)
-    print("\n" + performance_page.targets(results))
+    print("\n" + targets(results))
     if sample == 1:
         performance_page.write(results)

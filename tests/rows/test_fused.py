@@ -9,9 +9,9 @@ from tuplet import losses, mining
 from tuplet.rows import fused, masked_logsumexp, masked_max, masked_mean, masked_sum
 from tuplet.rows.fused.settings import HiddenStateError, settings
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton", reason="the kernels are run by its interpreter")
 if not triton.knobs.runtime.interpret:
-    pytest.skip("a GPU runs these kernels itself: see test_gpu.py", allow_module_level=True)
+    pytest.skip("a GPU runs these kernels itself: see test_fused_gpu.py", allow_module_level=True)
 
 from tuplet.rows.fused import run  # noqa: E402  (Triton decides at import whether it interprets)
 

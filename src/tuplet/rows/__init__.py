@@ -7,7 +7,8 @@ from tuplet.rows.engine import default_block_rows
 from tuplet.rows.masked import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum, weighted
 from tuplet.rows.memory import MemoryBank
 from tuplet.rows.ranks import Ranks
-from tuplet.rows.view import Block, Rule, View
+from tuplet.rows.rules import Block, Rule
+from tuplet.rows.view import View
 
 __all__ = [
     "Block",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,52 +13,11 @@ from tuplet.rows.engine import COMPILED_ENTRIES, Walk, block_masks, default_bloc
 from tuplet.rows.members import Members, members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
+from tuplet.rows.rules import Rule, marking, naming
 from tuplet.rows.whole import whole_table
 
 # Named pairs are looked at alone where a row has so many members for each that is named; else the whole row is quicker.
 LISTED_PART = 128
-
-
-class Block(NamedTuple):
-    """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient."""
-
-    table: Tensor
-    positive: Tensor
-    negative: Tensor
-    geometry: geo.Geometry
-    dim: int
-
-    def similarity(self) -> Tensor:
-        """x·y; from distances as of unit vectors: s = 1 − d²/2."""
-        return self.table if self.geometry == "dot" else 1 - self.table.square() / 2
-
-    def distance(self) -> Tensor:
-        """‖x − y‖; from products as of unit vectors: d = √(2 − 2s)."""
-        return self.table if self.geometry == "euclidean" else self.squared_distance().clamp_min(0).sqrt()
-
-    def squared_distance(self) -> Tensor:
-        """‖x − y‖²; from products as of unit vectors: d² = 2 − 2s."""
-        return self.table.square() if self.geometry == "euclidean" else torch.rsub(self.table, 2, alpha=2)
-
-    def farness(self) -> Tensor:
-        """Anything that grows with distance, without a detour that rounds: d itself, or −s."""
-        return self.table if self.geometry == "euclidean" else -self.table
-
-
-class Rule(Protocol):
-    """Chooses the informative pairs of a block: the `rule` of a view, as every rule of `tuplet.mining` is one."""
-
-    names: bool
-    """Whether it names the negatives, by column, or marks them."""
-
-    def inputs(self, view: "View") -> tuple[Tensor, ...]:
-        """Tensors with a row per query that the rule wants to see beside the block; first the positives, if it names.
-
-        Those are as `View.members` gives them: columns (n, K), and which of these exist.
-        """
-
-    def __call__(self, block: Block, *inputs: Tensor) -> Any:
-        """The positives and the negatives that are kept, as masks; or a negative for each positive, columns (R, K)."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +128,7 @@ class View:
         seen = self.rule.inputs(self)
         if self.rule.names and not self._only_launches and self.there.shape[0] > LISTED_PART * seen[0].shape[1]:
             return self._walk_named(self.rule, seen, reduce, rows, own, other, shared)
-        return self._walk_rows(reduce, _marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
+        return self._walk_rows(reduce, marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
 
     def _walk_rows(
         self,
@@ -210,7 +169,7 @@ class View:
         share = slice(*self.share())
         index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in seen[:2])
         with torch.no_grad():
-            named = self._walk_rows("each", _naming(rule, self), seen)
+            named = self._walk_rows("each", naming(rule, self), seen)
         # In order, so that one named twice is found; −1 stands for none.
         named = named.sort(1).values
         once = named.diff(dim=1, prepend=named.new_full((len(named), 1), -1)) > 0
@@ -374,34 +333,6 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
     square = (a.square() + p.square()) / 2 - near.square()[:, None] / 4
     apart = square > 0
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
-
-
-def _marking(rule: Rule, rows: Callable[..., Any], seen: int, view: View) -> Callable[..., Any]:
-    """The row function behind a rule that marks its positives and negatives, or has those marked that it names."""
-    # It closes over what it goes by, and not over a view, whose tensors are others at each call.
-    geometry, dim = view.geometry, view.queries.shape[1]
-
-    def marked(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
-        block = Block(table.detach(), positive, negative, geometry, dim)
-        kept = rule(block, *extras[:seen])
-        if rule.names:
-            votes = torch.zeros_like(negative, dtype=torch.uint8)
-            votes = votes.scatter_reduce(1, kept, extras[1].to(torch.uint8), "amax")
-            kept = positive, negative & (votes > 0)
-        return rows(table, *kept, *extras[seen:])
-
-    return marked
-
-
-def _naming(rule: Rule, view: View) -> Callable[..., Tensor]:
-    """The row function that gives the columns which a rule names, −1 for those that are no negatives."""
-    geometry, dim = view.geometry, view.queries.shape[1]
-
-    def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:
-        columns = rule(Block(table.detach(), positive, negative, geometry, dim), *seen)
-        return torch.where(seen[1] & negative.gather(1, columns), columns, -1)
-
-    return named
 
 
 def _reduced(reduce: Literal["total", "each", "sum"], out: Any) -> Any:
