@@ -41,8 +41,8 @@ _GLYPHS = {
 }
 
 BENCHES = {
-    "cub200": Bench("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _PHOTOGRAPHS, short=600),
-    "cars196": Bench("Cars196", "$TUPLET_DATA/cars196.csv", _PHOTOGRAPHS, short=600),
+    "cub200": Bench("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _PHOTOGRAPHS, short=400),
+    "cars196": Bench("Cars196", "$TUPLET_DATA/cars196.csv", _PHOTOGRAPHS, short=400),
     # A rehearsal of all of it in minutes, on characters that are drawn on the spot.
     "glyphs": Bench("drawn glyphs", "glyphs", _GLYPHS, short=3, levels="H"),
 }

@@ -15,7 +15,7 @@ import argparse
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,31 +77,35 @@ class Search:
         return result
 
 
-def search(dataset: str, runner: Runner, families: Sequence[str] = tuple(FAMILIES)) -> dict[str, Any]:
+def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosing.FAMILIES)) -> dict[str, Any]:
     """What all methods share, and what each family has of its own; where time runs out, as far as it came."""
-    shared = dict(chosen("cub200", runner)["shared"] if dataset == "cars196" else choosing.START)
-    shared.pop("steps", None)
+    shared = dict(choosing.START)
     if "L" not in BENCHES[dataset].levels:
         shared["frozen_to"] = None
     own: dict[str, dict[str, Any]] = {}
     looking, short = Search(dataset, runner), BENCHES[dataset].short
     for best in looking.climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
         shared = best
+    # A family's own options are found at the short length, whatever is chosen for all.
+    short_of_all = {name: value for name, value in shared.items() if name != "steps"}
     for family in families if looking.complete else ():
-        for best in looking.climb(FAMILIES[family], shared, choosing.FAMILIES[family]):
+        for best in looking.climb(FAMILIES[family], short_of_all, choosing.FAMILIES[family]):
             own[family] = {name: value for name, value in best.items() if shared.get(name) != value}
     if looking.complete:
-        steps = choosing.Ladder("steps", (short, 2 * short, 4 * short), 1)
-        for best in looking.climb(FAMILIES["unit"], {**shared, **own.get("unit", {}), "steps": short}, [steps]):
-            shared = {**shared, "steps": best["steps"]}
+        steps = choosing.Ladder("steps", (short, 2 * short, 3 * short), 1)
+        for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
+            shared = best
     return looking.keep("chosen", shared=shared, own=own)
 
 
 def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
     """The best recipe with any loss, from what all methods share on."""
     choice, looking = chosen(dataset, runner), Search(dataset, runner)
-    best = {"method": FAMILIES["unit"], **choice["shared"], **choice["own"].get("unit", {})}
-    for better in looking.climb(FAMILIES["unit"], best, choosing.BEST):
+    best, *others = (
+        {"method": method, **choice["shared"], **choice["own"].get(METHODS[method].family, {})}
+        for method in (FAMILIES["unit"], *choosing.BEST_METHODS)
+    )
+    for better in looking.climb(FAMILIES["unit"], best, [tuple(others), *choosing.BEST]):
         best = better
     return looking.keep("best", shared=best)
 
@@ -116,7 +120,7 @@ def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]
 
 
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
-    "search": partial(search, families=sorted({method.family for method in METHODS.values() if method.target})),
+    "search": partial(search, families=[name for name in choosing.FAMILIES if name != "proxy"]),
     "search_all": search,
     "search_best": search_best,
 }
@@ -196,8 +200,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="faster runs, after a minute for each kind of network")
+    parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded photographs for the next time")
     arguments = parser.parse_args()
-    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device, arguments.compile)
+    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device, arguments.compile, arguments.cache)
     for dataset in arguments.dataset:
         for name in arguments.stage:
             if name in SEARCHES:

@@ -67,8 +67,8 @@ class Runner:
     With `compiled` networks are compiled, which pays where there are many runs. It changes nothing but rounding.
     """
 
-    def __init__(self, out: Path, limit: float, device: str, compiled: bool = False) -> None:
-        self.out, self.device, self.compile = out, device, compiled
+    def __init__(self, out: Path, limit: float, device: str, compiled: bool = False, cache: Path | None = None) -> None:
+        self.out, self.device, self.compile, self.cache = out, device, compiled, cache
         self.began, self.limit = time.monotonic(), limit
         self.paces: list[float] = []
         self.compiled: set[str] = set()
@@ -160,7 +160,7 @@ class Runner:
             self._held = None
             bench = BENCHES[dataset]
             opened = data.open(os.path.expandvars(bench.source))
-            self._held = dataset, data.hold(opened, bench.options["stored_size"], self.device)
+            self._held = dataset, data.hold(opened, bench.options["stored_size"], self.device, self.cache)
         return self._held[1]
 
 

@@ -105,9 +105,7 @@ class Loop:
         if self.events is not None:
             metrics = everything(views[0], test.data, self.examples.ks, self.settings.seed)
             if self.settings.mirrored:
-                metrics["mirrored"] = everything(
-                    average_views(views), test.data, self.examples.ks, self.settings.seed, metric="cosine"
-                )
+                metrics["mirrored"] = recalls(average_views(views), test.data, self.examples.ks, metric="cosine")
             metrics |= {"split": self.settings.test_on, "embedder": "best", "step": progress.best_step}
             metrics["chosen_on"] = "validation" if self.settings.validation else "test"
             tensors = {"embeddings": views[0].cpu(), "labels": test.data.labels, "indices": test.indices}

@@ -107,7 +107,7 @@ class Settings:
         Literal["test", "validation"],
         "what the end measures; validation leaves the test split unseen",
     ] = "test"
-    mirrored: Annotated[bool, "measure at the end also with vectors averaged with those of the mirror images"] = False
+    mirrored: Annotated[bool, "measure Recall@K also with vectors averaged with those of the mirror images"] = False
     evaluate_every: Annotated[int, "steps between evaluations; the last step always is one"] = 100
     patience: Annotated[int | None, "stop after this many evaluations without a better one"] = None
     checkpoint_every: Annotated[int, "steps between checkpoints, from which a killed run goes on"] = 100

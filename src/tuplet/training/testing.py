@@ -19,10 +19,10 @@ def vectors_of(embedder: Embedder, part: Part, team: Team, mirror: bool = False)
     return team.rows_of_all(own)
 
 
-def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int]) -> dict[str, float]:
+def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int], metric: str = "euclidean") -> dict[str, float]:
     """Recall@K: what is measured again and again during training."""
     queries, labels, gallery = _sides(vectors, data)
-    found = evaluation.recall_at_k(queries, labels, ks=ks, **gallery)
+    found = evaluation.recall_at_k(queries, labels, ks=ks, metric=metric, **gallery)
     return {f"recall_at_{k}": value for k, value in found.items()}
 
 
