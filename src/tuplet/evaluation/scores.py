@@ -1,7 +1,7 @@
 """How near a query is to the members of a gallery: quickly for a whole table, exactly for single pairs.
 
-The **exact score** of a pair is a fixed formula on its two vectors in float64 (`direct`), of correctly rounded elementwise
-operations and one fixed tree of additions. It does not depend on where in which block the pair lies, nor on the
+The **exact score** of a pair is a fixed formula on its two vectors in float64 (`direct`): elementwise operations, each
+correctly rounded, and one fixed tree of additions. It does not depend on where in which block the pair lies, nor on the
 device, so copies of a vector tie bit for bit, and *two scores tie when their exact scores are the same number*.
 
 Exact scores of all pairs would be slow. A matrix product gives a **table** of them, wrong by some rounding; `doubt`
