@@ -51,15 +51,24 @@ TRAIN = ("train", "photos", "--out", "new", *SMALL)
         (("train", "two", *SMALL), "training needs two classes of two examples or more, and there are 1"),
         (("train", "broken", *SMALL), "3.png cannot be read"),
         (("train", "list.csv"), "list.csv has no column 'path'; its columns are file, label"),
-        ((*TRAIN, "--batch-size", "64"), "choose a batch_size of 16 or less"),
+        ((*TRAIN, "--batch-size", "64"), "choose a --batch-size of 16 or less, or a larger --per-class"),
         ((*TRAIN, "--loss", "tripplet"), "there is no loss 'tripplet'; did you mean 'triplet'?"),
         ((*TRAIN, "--recipe", "ranked"), "there is no recipe 'ranked'; did you mean 'ranked_list'?"),
         ((*TRAIN, "--loss-options", "bets=3"), "has no option 'bets'; did you mean 'beta'?"),
-        ((*TRAIN, "--rate", "-1"), "rate is -1"),
+        ((*TRAIN, "--rate", "-1"), "--rate is -1.0; it must be above 0"),
         ((*TRAIN, "--weights", "nowhere.pt"), "'nowhere.pt' are neither a file nor a name"),
         ((*TRAIN, "--device", "cuda:99"), "the device 'cuda:99' cannot be used here"),
         (("train", "photos", "--out", "list.csv", *SMALL), "list.csv is a file; give a folder"),
-        (("train", "photos", "--out", "run", *SMALL, "--dim", "16"), "run holds a run with dim=8, not 16"),
+        ((*TRAIN, "--rate", "1e12", "--optimizer", "sgd", "--normalize", "false", "--schedule", "constant"),
+         "lower the rate from 1e+12, or set --warmup or --clip"),
+        ((*TRAIN, "--schedule", "step"), "--schedule step needs --decay-every, the number of steps"),
+        ((*TRAIN, "--test-on", "validation"), "--test-on validation needs --validation, the share"),
+        ((*TRAIN, "--loss", "npair", "--memory", "9"), "--memory is 9 and NPairLoss compares its batch with no other; "
+         "use --memory 0, or another loss"),
+        (("train", "photos", "--out", "new", "--model", "resnet50", "--piece-size", "4"), "--piece-size is 4 and "
+         "resnet50 has BatchNorm, whose statistics would be those of a piece; set --frozen-batchnorm true"),
+        (("train", "photos", "--out", "run", *SMALL, "--dim", "16"), "run holds a run with --dim 8, not --dim 16; "
+         "give another folder, or --no-resume to begin again"),
         (("train", "photos", "--out", "run", *SMALL, "--model", "mlp"), "mlp takes"),
         (("evaluate", "nowhere"), "nowhere does not exist; give the folder of a run"),
         (("evaluate", "empty"), "empty holds no embedder and no run"),
@@ -77,7 +86,7 @@ TRAIN = ("train", "photos", "--out", "new", *SMALL)
         (("data", "nowhere"), "nowhere does not exist"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
-)
+)  # fmt: skip
 def test_one_sentence(place, words, sentence):
     done = typed(*words, cwd=place)
     assert done.exit_code == 1, done.output
@@ -125,6 +134,7 @@ def test_warnings_are_lines_of_their_own(place):
     done = typed("train", "photos", "--out", "warned", *SMALL, "--loss", "npair", "--normalize", "true", cwd=place)
     assert done.exit_code == 0, done.output
     assert "tuplet: warning: NPairLoss gets unit vectors" in done.stderr
+    assert "use --normalize eval\n" in done.stderr
     assert ".py" not in done.stderr
 
 

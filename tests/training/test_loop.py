@@ -186,7 +186,7 @@ def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):
     seen = load_file(tmp_path / "vectors.safetensors")["labels"]
     assert set(seen.tolist()) < set(train.labels.tolist())
     assert not set(seen.tolist()) & set(test.labels.tolist())
-    with pytest.raises(ValueError, match="test_on='validation' needs validation, the share of the training classes"):
+    with pytest.raises(ValueError, match="test_on='validation' needs validation=, the share of the training classes"):
         training.train(source, tmp_path / "none", test_on="validation", **QUICK)
 
 

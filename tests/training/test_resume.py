@@ -129,7 +129,7 @@ def test_more_steps_continue_a_run_whose_schedule_allows_it(tmp_path):
     go("proxies", tmp_path / "in two")
     assert same(weights(tmp_path / "at once"), weights(tmp_path / "in two"))
     go("everything", tmp_path / "cosine", steps=3)
-    with pytest.raises(ValueError, match=r"steps=3, on which its cosine schedule depends, not 36.*resume=False"):
+    with pytest.raises(ValueError, match=r"steps=3, on which its cosine schedule depends, not steps=36.*resume=False"):
         go("everything", tmp_path / "cosine")
 
 

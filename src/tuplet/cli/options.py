@@ -4,11 +4,12 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from tuplet.cli.typed import flag, written
 from tuplet.training import Option, describe_options
 
 
@@ -37,40 +38,19 @@ def with_settings(command: Callable[..., None], leave_out: Collection[str] = ())
     return call
 
 
-def flag(name: str) -> str:
-    """The option of a setting.
-
-    >>> flag("batch_size")
-    '--batch-size'
-    """
-    return f"--{name.replace('_', '-')}"
-
-
 #: What only Python can give is of no use here.
 _IN_OTHER_WORDS = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
 
 
 def _about(option: Option) -> str:
     about = _IN_OTHER_WORDS.get(option.name, option.about)
-    default = "none" if option.default is None else written(option.default)
-    return f"{about} [{default}]" if default else about
-
-
-def written(value: Any) -> str:
-    """A value as it would be typed.
-
-    >>> written({"alpha": 2.0}), written(True), written(1e-4)
-    ('alpha=2.0', 'true', '0.0001')
-    """
-    if isinstance(value, Mapping):
-        return ",".join(f"{name}={each}" for name, each in value.items())
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return about if option.default == {} else f"{about} [{written(option.default)}]"
 
 
 def _kind(hint: Any) -> str:
     """A type in a word.
 
-    >>> _kind(int | None), _kind(bool | Literal["eval"]), _kind(Mapping[str, int])
+    >>> _kind(int | None), _kind(bool | Literal["eval"]), _kind(dict[str, int])
     ('INT', 'true|false|eval', 'k=v,…')
     """
     parts = [part for part in _choices(hint) if part is not type(None)]

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from tuplet.cli.typed import as_typed
+
 STOPPED = 130
 
 
@@ -18,19 +20,22 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
     Errors of other types are the program's own, and keep their traceback.
     """
 
+    def say_typed(text: str) -> None:
+        say(as_typed(text, command))
+
     @wraps(command)
     def plain(*arguments: Any, **options: Any) -> None:
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+                warnings.showwarning = lambda message, *_: say_typed(f"warning: {message}")
                 command(*arguments, **options)
         except KeyboardInterrupt:
             say("stopped; a run goes on with the same command")
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             raise  # the reader of a pipe has had enough: typer ends quietly
-        except (OSError, ValueError, TypeError, ImportError) as error:
-            say(sentence(error))
+        except (OSError, ValueError, TypeError, ImportError, FloatingPointError) as error:
+            say_typed(sentence(error))
             raise typer.Exit(1) from None
         except RuntimeError as error:
             # By its words, since its type would import torch, which the help need not wait for.

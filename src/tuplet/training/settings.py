@@ -124,9 +124,9 @@ class Settings:
                 if value is not None and not allowed(value):
                     raise ValueError(f"{name} is {value}; it must be {words}")
         if self.schedule == "step" and self.decay_every is None:
-            raise ValueError("schedule='step' needs decay_every, the number of steps after which the rate falls")
+            raise ValueError("schedule='step' needs decay_every=, the number of steps after which the rate falls")
         if self.test_on == "validation" and not self.validation:
-            raise ValueError("test_on='validation' needs validation, the share of the training classes to measure on")
+            raise ValueError("test_on='validation' needs validation=, the share of the training classes to measure on")
         if isinstance(self.loss, RowLoss) and self.loss_options:
             raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 

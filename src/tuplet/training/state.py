@@ -96,7 +96,7 @@ def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) 
         before = then["settings"].get(name)
         if before != value and name not in free:
             why = ", on which its cosine schedule depends" if name == "steps" else ""
-            raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {value!r}; {remedy}")
+            raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {name}={value!r}; {remedy}")
     for name, value in now["data"].items():
         if then["data"].get(name) != value:
             raise ValueError(

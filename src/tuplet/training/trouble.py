@@ -11,12 +11,12 @@ from tuplet.training.settings import Settings
 
 def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, loss: float) -> str:
     """The likely cause of a loss or a gradient that is not finite, and what to try."""
-    slower = f"lower the rate from {settings.rate:g}, or set warmup or clip"
+    slower = f"lower the rate from {settings.rate:g}, or set warmup= or clip="
     if not all(bool(p.isfinite().all()) for p in embedder.parameters()):
         return f"the weights are not finite, so an earlier step went too far: {slower}"
     if not bool(embeddings.isfinite().all()):
         if settings.precision == "float16":
-            return "the network's output is not finite, as float16 overflows above 65,504: use bfloat16"
+            return "the network's output is not finite, as float16 overflows above 65,504: use precision='bfloat16'"
         return f"the network's output is not finite: {slower}"
     if isfinite(loss):
         return f"only its gradient is not finite: {slower}"
