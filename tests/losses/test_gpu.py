@@ -15,7 +15,13 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 6e-3}
 @pytest.fixture
 def plainly(monkeypatch):
     """No graphs: every launch by itself."""
-    monkeypatch.setattr(replay, "LARGEST_TABLE_BYTES", 0)
+    monkeypatch.setattr(replay, "SMALL_TABLE_BYTES", 0)
+
+
+def graphs_of(loss):
+    """What was captured of a loss, None where nothing could be."""
+    kept = replay._kept.get(loss)
+    return [*kept.small.values(), *kept.large.values()] if kept else []
 
 
 def check(case, dtype, **options):
@@ -56,13 +62,13 @@ def gpu_batch(n=64):
 
 def test_a_replay_never_waits_for_the_device():
     x, labels = gpu_batch()
-    loss = losses.MarginLoss()
+    loss = losses.MarginLoss().cuda()
     for _ in range(2):
-        torch.cuda.set_sync_debug_mode("error" if len(replay._graphs.get(loss, ())) else "default")
+        torch.cuda.set_sync_debug_mode("error" if graphs_of(loss) else "default")
         x = x.detach().requires_grad_()
         loss(x, labels, max_per_class=4).backward()
     torch.cuda.set_sync_debug_mode("default")
-    assert list(replay._graphs[loss].values()) != [None]
+    assert graphs_of(loss) != [None]
 
 
 def test_a_changed_setting_is_seen():
@@ -76,20 +82,35 @@ def test_a_changed_setting_is_seen():
     assert torch.equal(after[1], fresh[1])
 
 
-def test_replays_draw_anew_as_launches_do(monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_replays_draw_anew_as_launches_do(device, monkeypatch):
+    """A graph would take the count of draws, and β, for constants where they lie on the CPU: then there is none."""
     x, labels = gpu_batch()
-    one, other = losses.MarginLoss(), losses.MarginLoss()
-    replayed = [one(x, labels, max_per_class=4).item() for _ in range(4)]
-    monkeypatch.setattr(replay, "LARGEST_TABLE_BYTES", 0)
-    assert replayed == [other(x, labels).item() for _ in range(4)]
-    assert len(set(replayed)) > 1
+    one, other = (losses.MarginLoss(learn_beta=True).to(device) for _ in range(2))
+
+    def steps(loss):
+        optimizer = torch.optim.SGD(loss.parameters(), 0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            value = loss(x, labels, max_per_class=4)
+            value.backward()
+            optimizer.step()
+            yield value.item()
+
+    replayed = list(steps(one))
+    assert [graph is None for graph in graphs_of(one)] == [device == "cpu"]
+    monkeypatch.setattr(replay, "SMALL_TABLE_BYTES", 0)
+    assert replayed == list(steps(other))
+    assert graphs_of(other) == []
+    assert one.beta == other.beta
+    assert len(set(replayed)) == 4
 
 
 def test_a_loss_that_reads_labels_runs_as_it_is():
     x, labels = gpu_batch()
     loss = losses.TripletLoss()
     assert loss(x, labels) == loss(x, labels, max_per_class=4)
-    assert [graph is None for graph in replay._graphs[loss].values()] == [True, False]
+    assert [graph is None for graph in graphs_of(loss)] == [True, False]
 
 
 def test_learned_parameters_move_and_are_followed():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from losses.cases import BY_NAME
+from losses.cases import BY_NAME, DIM
 from losses.test_engine import value_and_gradient
 from tuplet import losses, mining
 from tuplet.rows import fused, masked_logsumexp, masked_max, masked_mean, masked_sum
@@ -152,6 +152,23 @@ class TestValues:
             value = LOSSES["raw"]()(x, labels)
         torch.testing.assert_close(value.double(), LOSSES["raw"]()(x.double(), labels), rtol=2e-5, atol=0)
         assert len(ran) == 1
+
+
+class TestAlone:
+    def test_gives_the_programs_that_ran(self, ran):
+        with fused.alone() as programs:
+            value_and_gradient(LOSSES["raw_vthm"](), *batch(20))
+        assert len(programs) == 1
+        assert programs == ran
+        LOSSES["raw_vthm"]()(*batch(20))
+        assert len(programs) < len(ran)
+
+    @pytest.mark.parametrize("name", ["raw_semi_hard", "contrastive", "nra", "proxy_nca"])
+    def test_refuses_walks_without_a_program(self, name, ran):
+        loss, (x, labels) = BY_NAME[name].make(), batch(16, dim=DIM)
+        with fused.alone(), pytest.raises(fused.NoProgramError):
+            loss(x, labels)
+        assert loss(x, labels).isfinite()
 
 
 class TestSettings:

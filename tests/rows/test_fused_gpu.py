@@ -1,11 +1,13 @@
 """Row functions as programs on a GPU, where there is one: the same numbers as the engine's in float64."""
 
+import gc
+
 import pytest
 import torch
 
 from losses.test_engine import value_and_gradient
 from tuplet import losses, mining
-from tuplet.rows import fused
+from tuplet.rows import engine, fused, replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 LOSSES = {
@@ -31,6 +33,13 @@ def batch(n, dim, per_class):
     x = torch.nn.functional.normalize(centres + 1.5 * torch.randn(n, dim, generator=generator)).bfloat16()
     order = torch.randperm(n, generator=generator)
     return x[order].cuda(), labels[order].cuda()
+
+
+def reserved():
+    """What is taken of the GPU and cannot be given back."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -60,3 +69,65 @@ def test_several_panels(monkeypatch):
     parts = value_and_gradient(LOSSES["raw_vthm"](), x, labels)
     torch.testing.assert_close(parts[0], whole[0], rtol=1e-6, atol=0)
     torch.testing.assert_close(parts[1], whole[1], rtol=2e-2, atol=1e-6)
+
+
+class TestReplayed:
+    """Too large for a graph, were it not a program."""
+
+    N = 4224
+
+    def test_equals_launches(self, monkeypatch):
+        x, labels = batch(self.N, 128, 4)
+        loss = LOSSES["raw_vthm"]()
+        inputs = [(x, labels), (x, labels), (x.flip(0).contiguous(), labels.flip(0)), (-x, labels.flip(0))]
+        found = [value_and_gradient(loss, *given) for given in inputs]
+        (graph,) = replay._kept[loss].large.values()
+        assert len(graph.programs) == 1
+        monkeypatch.setattr(replay, "LARGEST_PROGRAM_ROWS", 0)
+        for (value, gradient), given in zip(found, inputs, strict=True):
+            truth, true_gradient = value_and_gradient(LOSSES["raw_vthm"](), *given)
+            assert torch.equal(value, truth)
+            assert torch.equal(gradient, true_gradient)
+
+    def test_an_earlier_value_keeps_its_gradient(self):
+        x, labels = batch(self.N, 128, 4)
+        loss = LOSSES["raw_vthm"]()
+        inputs = [y.clone().requires_grad_() for y in (x, x, x.flip(0), -x)]
+        truth = [value_and_gradient(LOSSES["raw_vthm"](), y, labels)[1] for y in inputs]
+        values = [loss(y, labels) for y in inputs]
+        for value, y, gradient in zip(values, inputs, truth, strict=True):
+            assert torch.equal(torch.autograd.grad(value, y)[0], gradient)
+
+    def test_never_waits(self):
+        x, labels = batch(self.N, 128, 4)
+        loss = LOSSES["raw_vthm"]()
+        for _ in range(2):
+            value_and_gradient(loss, x, labels)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            value_and_gradient(loss, x, labels)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    @pytest.mark.parametrize("make", [losses.ContrastiveLoss, lambda: losses.RAWLoss(mining=mining.SemiHard())])
+    def test_without_a_program_there_is_no_graph(self, make, monkeypatch):
+        monkeypatch.setattr(engine, "COMPILED_ENTRIES", 1 << 62)  # would take ten seconds
+        x, labels = batch(self.N, 128, 4)
+        loss = make()
+        values = [loss(x, labels, max_per_class=4) for _ in range(3)]
+        assert list(replay._kept[loss].large.values()) == [None]
+        assert values[0] == values[1] == values[2]
+
+    def test_the_memory_of_one_is_kept(self):
+        loss, kept = LOSSES["raw_vthm"](), []
+        start = reserved()
+        for n in (8192, 8320):
+            for _ in range(3):
+                value_and_gradient(loss, *batch(n, 128, 4))
+            kept.append(reserved() - start)
+        assert len(replay._kept[loss].large) == 1
+        weights = 2 * 8192**2
+        assert weights < kept[0] < 2 * weights
+        assert kept[1] < kept[0] + weights / 2
+        del loss
+        assert reserved() - start < weights

@@ -11,7 +11,7 @@ from tuplet.mining import Mining
 from tuplet.rows import MemoryBank, Ranks, View, checks
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import equal_labels
-from tuplet.rows.replay import replay, replayable
+from tuplet.rows.replay import is_small, replay, replayable
 
 
 class RowLoss(nn.Module):
@@ -99,8 +99,8 @@ class RowLoss(nn.Module):
             check_labels,
         )
         value = evaluate(self, view)
-        if isinstance(self.mining, Mining):
-            self.mining.advance()
+        if isinstance(view.rule, Mining):
+            view.rule.advance()
         return value
 
     def weights(
@@ -125,21 +125,24 @@ class RowLoss(nn.Module):
         return table_weights(self, self.arrange(view))
 
 
+_TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
+
+
 def evaluate(loss: RowLoss, view: View) -> Tensor:
-    """The loss of a view: as it stands, or on a GPU, for small batches, as one launch."""
+    """The loss of a view: as it stands, or on a GPU, where its launches take longer than its work, as one launch."""
+    names = tuple([name for name in _TENSORS if getattr(view, name) is not None])
+    tensors = [getattr(view, name) for name in names]
 
     def run(inputs: Sequence[Tensor]) -> Tensor:
         given: dict[str, Any] = dict(zip(names, inputs, strict=True))
         with torch.autocast(view.queries.device.type, enabled=False):
             return loss.value(loss.arrange(replace(view, **given)))
 
-    names = [
-        name for name in ("queries", "labels", "gallery", "gallery_labels", "valid") if getattr(view, name) is not None
-    ]
-    tensors = [getattr(view, name) for name in names]
     fixed = view.ranks is None and view.same is equal_labels and not view.checks_values
-    if fixed and replayable(view.queries, view.there.shape[0]):
-        return replay(loss, run, tensors, (*names, view.block_rows, view.max_per_class))
+    columns = view.there.shape[0]
+    if fixed and replayable(view.queries, columns):
+        small, options = is_small(view.queries, columns), (names, view.block_rows, view.max_per_class)
+        return replay(loss, run, tensors, small, options)
     return run(tensors)
 
 
@@ -189,7 +192,7 @@ def look(
     if same is None:
         labels = labels.long()
         gallery_labels = None if gallery_labels is None else gallery_labels.long()
-    across, first, split = None, 0, False
+    across, first, split, rule = None, 0, False, loss.mining
     if ranks is not False:
         across = Ranks(None if ranks is True else ranks)
         sizes = across.sizes(embeddings.shape[0], embeddings.device)
@@ -207,7 +210,7 @@ def look(
         same=equal_labels if same is None else same,
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
-        rule=loss.mining if isinstance(loss.mining, Mining) else None,
+        rule=rule if isinstance(rule, Mining) else None,
         block_rows=block_rows,
         max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
         checks_values=checks.reads_values(labels, check_labels),

@@ -261,6 +261,7 @@ def _walk(
         if fast is not None:
             total, count, gradient = fast
             return [_Step(total, count, None, ())], [gradient, None]
+    fused.without_program()
     q, g = geo.sides(inputs.queries, inputs.gallery, walk.geometry)
     there_labels = inputs.labels if inputs.gallery_labels is None else inputs.gallery_labels
     gradients = _Gradients(walk, wanted, q, g, inputs.extras)

@@ -7,7 +7,9 @@ No loss knows of it. What cannot be traced is walked block by block as ever.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +21,8 @@ from tuplet.rows.fused.settings import HiddenStateError, settings
 if TYPE_CHECKING:
     from tuplet.rows.fused.emit import Program
 
-# From how many rows on a batch keeps the GPU busy for longer than the launches of a program take.
+# From how many rows on a batch is worth a program: launching one takes Python a millisecond or two whatever its size,
+# and only a graph (`tuplet.rows.replay`) takes that away.
 LEAST_ROWS = 8192
 PROGRAMS_KEPT = 64
 # So many row functions in a row may be new before a new one must come twice to be traced: settings that change at every
@@ -28,6 +31,11 @@ NEW_IN_A_ROW = 8
 
 _programs: "OrderedDict[Hashable, Program | None]" = OrderedDict()
 _new: list[Hashable] = []
+_ran: "ContextVar[list[Program] | None]" = ContextVar("programs that ran alone", default=None)
+
+
+class NoProgramError(Exception):
+    """A walk has no program where nothing but programs may run."""
 
 
 def suits(x: Tensor) -> bool:
@@ -50,7 +58,29 @@ def walk(
     from tuplet.rows.fused.run import run
 
     program = _program(rows)
-    return None if program is None else run(program, x, labels, wanted)
+    if program is None:
+        return None
+    ran = _ran.get()
+    if ran is not None:
+        ran.append(program)
+    return run(program, x, labels, wanted)
+
+
+@contextmanager
+def alone() -> "Iterator[list[Program]]":
+    """Nothing but programs may run here: gives those that do, and a walk that has none is a `NoProgramError`."""
+    ran: list[Program] = []
+    token = _ran.set(ran)
+    try:
+        yield ran
+    finally:
+        _ran.reset(token)
+
+
+def without_program() -> None:
+    """Said by the engine before it walks block by block."""
+    if not torch.compiler.is_compiling() and _ran.get() is not None:
+        raise NoProgramError("a walk has no program")
 
 
 def _program(rows: Callable[..., Any]) -> "Program | None":
