@@ -2,17 +2,22 @@
 
 import re
 import shlex
+import subprocess
 from contextlib import chdir
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+import uvicorn
 from PIL import Image
 
 from commands import typed
 from report_runs import draw_folder
+from tuplet.search.server import running
+from tuplet.training import RECIPES
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 
 
@@ -31,21 +36,59 @@ def place(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["first_steps.md", "commands.md"])
-def test_every_command_of_a_page_runs(page, place):
-    text = (DOCS / page).read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+@pytest.fixture
+def served(monkeypatch):
+    """What `tuplet serve` was about to serve until ctrl-C."""
+    servers = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server: servers.append(server.config))
+    monkeypatch.setattr(running.signal, "signal", lambda *_: None)
+    return servers
+
+
+@pytest.fixture
+def small_demo(monkeypatch):
+    """A demo of as few characters as its batches need, and of two steps."""
+    drawn = import_module("tuplet.data.glyphs")  # by its name, since the package has a function of that name
+    drawings, names = drawn.draw_characters()
+    monkeypatch.setattr(drawn, "draw_characters", lambda: (drawings[:, :48], names[:48]))
+    monkeypatch.setitem(RECIPES, "demo", {**RECIPES["demo"], "steps": 2})
+
+
+def typed_in(page):
+    """Every line of the shell blocks of a page."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def commands_of(line):
+    """The words of each `tuplet` that a line calls, itself or by way of `make`."""
+    name, *words = shlex.split(line, comments=True)
+    if name == "make":
+        done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        # A folder of that name, such as tests, is a target too, of which nothing is to be done.
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert "Nothing to be done" not in done.stdout, line
+        return [words for step in done.stdout.splitlines() if "bin/tuplet" in step for words in commands_of(step)]
+    assert name in ("tuplet", ".venv/bin/tuplet"), line
+    return [words]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first_steps.md", "docs/commands.md"])
+@pytest.mark.usefixtures("small_demo")
+def test_every_command_of_a_page_runs(page, place, served):
+    text = (ROOT / page).read_text()
+    lines = typed_in(text)
     assert len(lines) >= 5
     for line in lines:
         command, _, target = line.partition(" > ")
-        name, *words = shlex.split(command, comments=True)
-        assert name == "tuplet"
-        short = ["--steps", "2"] if words[0] in ("train", "compare") else []
-        done = typed(*words, *short, cwd=place)
-        assert done.exit_code == 0, f"{line}\n{done.output}"
-        if target:
-            (place / target).write_text(done.stdout)
+        for words in commands_of(command):
+            short = ["--steps", "2"] if words[0] in ("train", "compare") else []
+            done = typed(*words, *short, cwd=place)
+            assert done.exit_code == 0, f"{line}\n{done.output}"
+            if target:
+                (place / target).write_text(done.stdout)
+    assert len(served) == sum(" serve " in line for line in lines)
+    assert all(f"http://{server.host}:{server.port}" in text for server in served)
     # Python that follows on from the commands; what stands alone is ```python, and is run with all other pages.
     for block in re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         with chdir(place):
