@@ -10,7 +10,7 @@ from typing import Any
 import common
 import performance_page
 from loss_cases import CASES, MANY_SIZES, METHOD, SAMPLED
-from performance_jobs import FULL, HALF, TURN_S, Look, accuracy, first_calls, floor, name, one_loss, training_step
+from performance_jobs import FULL, HALF, TURN_S, Look, accuracy, first_calls, floor, host, name, one_loss, training_step
 from performance_targets import targets
 from performance_turns import Job, in_turn
 
@@ -36,6 +36,7 @@ def plan(device: str) -> list[Job]:
     floors = [(SMALL, FULL), (MEDIUM, FULL), *((n, HALF) for n in (*SIZES, MILLION))]
     checked = [*SMOOTH, *(case.name for case in CASES if case.picks)]
     return [
+        Job(host, (device,)),
         Job(floor, (floors, device)),
         losses(METHOD, (MILLION, HALF, False)),
         losses(METHOD, (BIG, HALF, True), (8192, HALF, True)),
@@ -64,7 +65,9 @@ def run(sample: int = 1, most_s: float = 240.0, device: str = "cuda") -> None:
     found: dict[int, dict[str, Any]] = {}
     versions = common.versions("pytorch-metric-learning", "triton")
     results: dict[str, Any] = {"machine": common.machine(device), "versions": versions}
-    for row in in_turn(sampled(plan(device), sample), READY_S, TURN_S, start + most_s):
+    cores: set[int] = set()
+    for row in in_turn(sampled(plan(device), sample), READY_S, TURN_S, start + most_s, cores):
+        cores.update(row.get("host", {}).get("quickest", ()))
         found[id(row)] = row
         results |= {"seconds": time.monotonic() - start, "rows": list(found.values())}
         if sample == 1:

@@ -15,6 +15,7 @@ import torch._inductor.config
 from torch import Tensor
 
 import common
+import performance_cores
 from common import seconds
 from loss_cases import CASES, DIM, Case, batch
 from performance_turns import Steps
@@ -22,9 +23,10 @@ from tuplet import losses, models
 
 FULL, HALF = torch.float32, torch.bfloat16
 #: Runs that are timed: at least so many, more while they take less than SHORT seconds together, none beyond LONG.
-LEAST, MOST, SHORT, LONG = 5, 100, 0.1, 2.0
-#: Steps that are launched in a row before they are waited for, where one takes less than so many milliseconds.
-IN_A_ROW, IN_A_ROW_MS = 20, 10.0
+LEAST, MOST, SHORT, LONG = 5, 300, 0.3, 2.0
+#: Steps that are launched in a row before they are waited for, where one takes less than so many milliseconds; and how
+#: many such rows are timed, as far as SHORT allows.
+IN_A_ROW, IN_A_ROW_MS, ROWS = 20, 10.0, 15
 #: Where the peer is estimated to need more than this it is left out; and what one loss may take in its turn.
 PEER_GIB, TURN_S = 100.0, 15.0
 #: A query whose part of the gradient is off by more than this has been given another pair, not another rounding.
@@ -48,10 +50,10 @@ def warm(device: str) -> None:
         (ones @ ones).sum().item()
 
 
-def median_ms(run: Callable[[], None], device: str) -> float:
+def median_ms(run: Callable[[], None], device: str, most: int = MOST) -> float:
     """Of steps that are waited for one by one."""
     taken = [seconds(run, device)]
-    while len(taken) < MOST and (len(taken) < LEAST or sum(taken) < SHORT) and sum(taken) + taken[-1] < LONG:
+    while len(taken) < most and (len(taken) < LEAST or sum(taken) < SHORT) and sum(taken) + taken[-1] < LONG:
         taken.append(seconds(run, device))
     return 1000 * statistics.median(taken)
 
@@ -66,7 +68,7 @@ def both_ms(run: Callable[[], None], device: str) -> dict[str, float]:
         for _ in range(IN_A_ROW):
             run()
 
-    return {"ms": ms, "row_ms": 1000 * statistics.median(seconds(row, device) for _ in range(LEAST)) / IN_A_ROW}
+    return {"ms": ms, "row_ms": median_ms(row, device, ROWS) / IN_A_ROW}
 
 
 def graphs() -> int:
@@ -199,7 +201,18 @@ def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:
         rate = 6 * n * n * DIM / min(taken.values()) / 1e9
         rows.append({"size": n, "dtype": name(dtype), **taken, "tflops": rate, "part": done / n})
         del x, blocks, weights, products
-    yield 0, {"floor": rows, "host": both_ms(least_step(device), device)}
+    yield 0, {"floor": rows}
+
+
+def host(device: str) -> Steps:
+    """The least step on one core after another, and on the quickest of them, to which all others are then held."""
+    warm(device)
+    run = least_step(device)
+    run()  # autograd's thread begins
+    yield None
+    found = performance_cores.measured(partial(median_ms, run, device))
+    cores = {"core_ms": list(found.values()), "quickest": performance_cores.quickest(found)} if found else {}
+    yield 0, {"host": both_ms(run, device) | cores}
 
 
 def least_step(device: str) -> Callable[[], None]:

@@ -98,8 +98,13 @@ def small(results: Results) -> Reached:
     text += f". Waits: {', '.join(waiting) or 'none'}"
     host = results.single("host")
     if host:
-        text += f". (The least that autograd takes here: {number(host['ms'])} and {number(host['row_ms'])} ms)"
+        text += f". (The least that autograd takes here: {number(host['ms'])} and {number(host['row_ms'])} ms"
+        text += f"; waited for on one core after another: {spread(host['core_ms'])} ms)" if "core_ms" in host else ")"
     return text, NO if waiting else met
+
+
+def spread(figures: list[float]) -> str:
+    return f"{number(min(figures))} to {number(max(figures))}"
 
 
 def large(results: Results) -> Reached:

@@ -4,18 +4,22 @@ A loss takes seconds to compile and milliseconds to measure. A job is a generato
 batches, compiling, first calls) it runs beside all others. From there on it goes one step, to its next `yield`, at a
 time, while all others wait. A second `yield None` waits until every other job has come as far. Anything else that it
 yields is (k, found), and is joined to its k-th row; so a job that fails or takes too long keeps what it has found.
+
+In its turn a process is held to some cores, where they are named: see performance_cores.
 """
 
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+
+import performance_cores
 
 #: Imported once for all processes. Not the compiler itself, which starts processes of its own.
 PRELOAD = ["torch._dynamo", "tuplet.losses", "tuplet.models", "pytorch_metric_learning.losses"]
@@ -33,10 +37,16 @@ class Job:
     rows: tuple[Row, ...] = ({},)
 
 
-def in_turn(jobs: Sequence[Job], ready_s: float, turn_s: float, until: float = float("inf")) -> Iterator[Row]:
+def in_turn(
+    jobs: Sequence[Job],
+    ready_s: float,
+    turn_s: float,
+    until: float = float("inf"),
+    cores: Collection[int] = (),
+) -> Iterator[Row]:
     """Fill the rows of all jobs, and yield each as it changes; "failed" says why one is still empty.
 
-    No step begins after `until` (of `time.monotonic`).
+    No step begins after `until` (of `time.monotonic`). The caller may fill `cores` on the way.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -52,6 +62,7 @@ def in_turn(jobs: Sequence[Job], ready_s: float, turn_s: float, until: float = f
                     if time.monotonic() > until:
                         worker.end("was not reached: the time for all of them was up")
                         continue
+                    performance_cores.hold(worker.process.pid, cores)
                     row = worker.step(turn_s)
                     if row is None:
                         paused.append(worker)

@@ -1,13 +1,14 @@
 """docs/performance.md is what its benchmark made of its figures, and the benchmark measures what it says."""
 
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from troubled_jobs import broken, dying, fine, slow_start, stuck
+from troubled_jobs import broken, dying, fine, slow_start, stuck, where
 
 ROOT = Path(__file__).parents[1]
 METHOD = "multi-similarity (RAW, valid triplets)"
@@ -46,6 +47,7 @@ def test_figures_become_a_page(bench, tmp_path):
         row_of(jobs.accuracy([losses["triplet, hardest"]], 64, "cpu"), loss="triplet, hardest", size=64),
         row_of(jobs.training_step("convnet", 8, 28, "cpu")),
         row_of(jobs.first_calls((8, 12), torch.float32, "cpu")),
+        {"host": {"ms": 0.15, "row_ms": 0.125, "core_ms": [0.22, 0.13, 0.17], "quickest": [1, 2]}},
     ]
     figures = {"machine": "a machine", "versions": {"torch": "2"}, "rows": rows, "seconds": 3.0}
     found = page.sections(figures)
@@ -62,6 +64,10 @@ def test_figures_become_a_page(bench, tmp_path):
     assert all(1e-4 < error < 5e-3 for error in errors)
     assert all(f"{error:.1e}" in found["performance accuracy"] for error in errors)
     assert "| error of the gradient, float32 vectors | 1e-4 |" in found["performance targets"]
+    least = (
+        "The least that autograd takes here: 0.15 and 0.125 ms; waited for on one core after another: 0.13 to 0.22 ms"
+    )
+    assert least in found["performance targets"]
     assert "| 2 of 20, from 8 to 12 |" in found["performance first calls"]
     page.chart(figures, tmp_path / "chart.svg")
     assert page.digest(figures) in (tmp_path / "chart.svg").read_text()
@@ -86,3 +92,55 @@ def test_jobs_that_are_late_are_named(bench):
     assert row == {"failed": "was not ready after 0.5 s"}
     rows = list(turns.in_turn([turns.Job(fine, ("a",), ({}, {}))], ready_s=60, turn_s=1, until=0))
     assert rows == [{"failed": "was not reached: the time for all of them was up"}] * 2
+
+
+def test_short_steps_are_timed_often(bench):
+    jobs, calls = bench("performance_jobs"), []
+    assert jobs.median_ms(lambda: calls.append(1), "cpu") < 1
+    assert len(calls) == jobs.MOST
+    calls.clear()
+    found = jobs.both_ms(lambda: calls.append(1), "cpu")
+    assert found.keys() == {"ms", "row_ms"}
+    assert len(calls) == jobs.MOST + jobs.ROWS * jobs.IN_A_ROW
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be held to cores here")
+class TestCores:
+    def test_all_threads_of_a_process_are_held_in_its_turn(self, bench):
+        turns, cores = bench("performance_turns"), [min(os.sched_getaffinity(0))]
+        (row,) = turns.in_turn([turns.Job(where, ())], ready_s=60, turn_s=5, cores=cores)
+        assert len(row["cores"]) > 1
+        assert all(held == cores for held in row["cores"])
+
+    def test_a_process_that_has_ended_is_left_alone(self, bench):
+        bench("performance_cores").hold(2**22 + 1, [0])  # beyond the largest that Linux gives
+
+    def test_the_quickest_are_found_and_used(self, bench, monkeypatch):
+        cores, before = bench("performance_cores"), os.sched_getaffinity(0)
+        taken = iter([3.0, 1.0, 2.0] + [4.0] * len(before))
+        monkeypatch.setattr(cores, "QUICK", 1)
+        try:
+            found = cores.measured(lambda: next(taken))
+            assert list(found) == sorted(before)
+            assert os.sched_getaffinity(0) == set(cores.quickest(found))
+            assert found[cores.quickest(found)[0]] == min(found.values())
+        finally:
+            cores.hold(os.getpid(), before)
+
+    def test_the_benchmark_says_which(self, bench):
+        before = os.sched_getaffinity(0)
+        try:
+            row = row_of(bench("performance_jobs").host("cpu"))["host"]
+        finally:
+            bench("performance_cores").hold(os.getpid(), before)
+        assert len(row["core_ms"]) == len(before)
+        assert set(row["quickest"]) <= before
+        assert row["row_ms"] > 0
+
+
+def test_without_cores_nothing_is_held(bench, monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    cores, jobs = bench("performance_cores"), bench("performance_jobs")
+    assert cores.available() == []
+    cores.hold(os.getpid(), [])
+    assert row_of(jobs.host("cpu"))["host"].keys() == {"ms", "row_ms"}

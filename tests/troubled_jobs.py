@@ -1,6 +1,8 @@
 """Jobs of the performance benchmark, some of which come to grief, each in its own way."""
 
+import os
 import sys
+import threading
 import time
 
 
@@ -9,6 +11,13 @@ def fine(name):
     yield 0, {"first": name}
     yield None
     yield 1, {"second": name}
+
+
+def where():
+    """On which cores each of its threads may run."""
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    yield None
+    yield 0, {"cores": [sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")]}
 
 
 def slow_start():
