@@ -249,6 +249,19 @@ def test_a_bad_number_is_named_by_its_row(bad):
         ev.recall_at_k(torch.zeros(1, 3), [0], gallery=x, gallery_labels=range(9))
 
 
+def test_vectors_too_long_for_distances_are_refused():
+    """Float64 holds the squares of these, 1e306 and 1e308, but (|q| + |g|)² of the first alone."""
+    long = 1e153
+    x = torch.tensor([[long], [-long], [0.9 * long]], dtype=torch.float64)
+    assert ev.nearest(x, k=1).indices.tolist() == [[2], [2], [0]]
+    assert ev.recall_at_k(x, [0, 1, 0], ks=(1,)) == {1: pytest.approx(2 / 3)}
+    assert ev.pair_scores(x[:1], x[1:2]).tolist() == [-2 * long]
+    x[2] = 10 * long
+    for call in (lambda: ev.nearest(x, k=1), lambda: ev.recall_at_k(x, [0, 1, 0]), lambda: ev.pair_scores(x, x)):
+        with pytest.raises(ValueError, match="row 2 is too long for distances in float64"):
+            call()
+
+
 def test_bad_input_gets_one_sentence():
     x, y = torch.eye(3), torch.arange(3)
     cases = [
@@ -262,6 +275,8 @@ def test_bad_input_gets_one_sentence():
         (ValueError, "ties must be one of 'pessimistic'", lambda: ev.recall_at_k(x, y, ties="none")),
         (ValueError, "gallery comes with gallery_labels", lambda: ev.recall_at_k(x, y, gallery=x)),
         (ValueError, "gallery_labels comes with gallery", lambda: ev.recall_at_k(x, y, gallery_labels=y)),
+        (ValueError, "gallery comes with gallery_labels", lambda: ev.recognition(x, y, gallery=x)),
+        (ValueError, "gallery_labels comes with gallery", lambda: ev.recognition(x, y, gallery_labels=y)),
         (
             ValueError,
             "gallery must have the dimension of embeddings, 3, got 2",

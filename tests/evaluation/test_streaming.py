@@ -84,3 +84,14 @@ def test_pml_accuracy_calculator_holds_every_list_and_this_does_not():
     measured = run(script)
     assert measured["result"] == 12_000 * 4
     assert measured["extra_mib"] < 300
+
+
+def test_a_vote_of_many_neighbours_needs_no_table_of_their_pairs():
+    """1,000 voters of each of 1,024 examples make a billion pairs."""
+    script = """
+    x = torch.randn(1024, 16, generator=torch.Generator().manual_seed(0))
+    measured(lambda: ev.recognition(x, torch.arange(1024) // 4, k=1000))
+    """
+    measured = run(script)
+    assert 0 <= measured["result"] < 0.1
+    assert measured["extra_mib"] < 300

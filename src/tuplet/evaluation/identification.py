@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_members, as_vectors, positive_integer
+from tuplet.evaluation.ranks import TILE_ENTRIES
 from tuplet.evaluation.topk import nearest
 from tuplet.evaluation.verification import threshold_at_far
 
@@ -66,15 +67,14 @@ def recognition(
     """
     queries = as_vectors(embeddings, device=device)
     truth = as_labels(labels, queries.count)
-    members = None if gallery is None else as_vectors(gallery, "gallery", device)
-    if members is not None and gallery_labels is None:
-        raise ValueError("gallery comes with gallery_labels, which is missing; give both or neither")
-    known = truth if members is None else as_labels(gallery_labels, members.count, "gallery_labels")
+    members, known = as_members(gallery, gallery_labels, truth, device)
     found = nearest(queries, members, positive_integer(k, "k"), metric=metric, wrong_first=(truth, known))
+    classes, code = known.unique(return_inverse=True)
+    size = max(1, TILE_ENTRIES["cpu"] // len(classes))
     wins = 0
-    for voters, label in zip(known[found.indices.cpu()].split(1024), truth.split(1024), strict=True):
-        right = voters == label[:, None]
-        votes = (voters[:, :, None] == voters[:, None, :]).sum(2)
-        strongest_rival = torch.nn.functional.pad(torch.where(right, 0, votes), (1, 0)).amax(1)
-        wins += int((right.sum(1) > strongest_rival).sum())
+    for voters, label in zip(code[found.indices.cpu()].split(size), truth.split(size), strict=True):
+        votes = torch.zeros(len(voters), len(classes), dtype=torch.int64)
+        votes.scatter_add_(1, voters, torch.ones_like(voters))
+        right = classes == label[:, None]
+        wins += int((torch.where(right, votes, 0).amax(1) > torch.where(right, 0, votes).amax(1)).sum())
     return wins / queries.count

@@ -42,8 +42,10 @@ class Vectors:
         self.device = self.tensor.device if device is None else _resolved(device)
         self.dtype = torch.float64 if self.tensor.dtype == torch.float64 else torch.float32
         self.squared_norms = torch.cat([block.square().sum(1) for block in self._blocks()])
-        if not self.squared_norms.isfinite().all():
-            self._refuse(int((~self.squared_norms.isfinite()).nonzero()[0]))
+        # Distances come to (2·|x|)², and to as much again in sums on the way there.
+        usable = (8 * self.squared_norms).isfinite()
+        if not usable.all():
+            self._refuse(int((~usable).nonzero()[0]))
 
     def rows(self, which: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """The rows of a slice or of an index tensor, on the device, in `dtype`."""
@@ -90,7 +92,7 @@ class Vectors:
     def _refuse(self, row: int) -> None:
         values = self.tensor[row]
         bad = values[~values.isfinite()]
-        what = f"holds {float(bad[0])}" if len(bad) else "is longer than float64 can square"
+        what = f"holds {float(bad[0])}" if len(bad) else "is too long for distances in float64"
         raise ValueError(
             f"{self.name} must be finite, but row {row} {what}; look for a diverged "
             "model, a zero vector divided by its length, or a half-precision overflow"
@@ -153,6 +155,19 @@ def as_labels(labels: Any, count: int, name: str = "labels") -> Tensor:
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} must fit into int64, got {array.max()}; subtract a constant from all of them")
     return torch.from_numpy(array.astype(np.int64))
+
+
+def as_members(
+    gallery: Any, gallery_labels: Any, query_labels: Tensor, device: torch.device | str | None
+) -> tuple[Vectors | None, Tensor]:
+    """A gallery with the labels of its members; None and those of the queries where these are their own gallery."""
+    if (gallery is None) != (gallery_labels is None):
+        given, missing = ("gallery", "gallery_labels") if gallery_labels is None else ("gallery_labels", "gallery")
+        raise ValueError(f"{given} comes with {missing}, which is missing; give both or neither")
+    if gallery is None:
+        return None, query_labels
+    members = as_vectors(gallery, "gallery", device)
+    return members, as_labels(gallery_labels, members.count, "gallery_labels")
 
 
 def one_of(value: str, choices: tuple[str, ...], name: str) -> str:

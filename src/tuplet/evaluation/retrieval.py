@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import as_labels, as_vectors, one_of, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_members, as_vectors, one_of, positive_integer
 from tuplet.evaluation.ranks import Ranked, ranked
 
 TIES = ("pessimistic", "optimistic", "expected")
@@ -125,13 +125,9 @@ def per_query(
             raise ValueError(
                 f"metrics must be recall_at_K or one of {', '.join(LIST_METRICS)}, got {name!r}; choose of them"
             )
-    if (gallery is None) != (gallery_labels is None):
-        given, missing = ("gallery", "gallery_labels") if gallery_labels is None else ("gallery_labels", "gallery")
-        raise ValueError(f"{given} comes with {missing}, which is missing; give both or neither")
     queries = as_vectors(embeddings, "embeddings", device)
     query_labels = as_labels(labels, queries.count)
-    members = None if gallery is None else as_vectors(gallery, "gallery", device)
-    member_labels = query_labels if members is None else as_labels(gallery_labels, members.count, "gallery_labels")
+    members, member_labels = as_members(gallery, gallery_labels, query_labels, device)
     first = all(name.startswith("recall_at_") or name == "mean_reciprocal_rank" for name in metrics)
     values = {name: torch.zeros(queries.count, dtype=torch.float64) for name in metrics}
     positives = torch.zeros(queries.count, dtype=torch.int64)
