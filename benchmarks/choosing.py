@@ -80,6 +80,7 @@ _HEADS = ({"head_rate": 1.0}, {"head_rate": 10.0})
 _COLOURS = ({"augment.brightness": 0.4, "augment.contrast": 0.4, "augment.saturation": 0.4},)
 _AVERAGES = ({"average": 0.995},)
 _UNFROZEN = ({"frozen_to": None},)
+_STARTS = ({"head_start": "pca"},)
 _DOWN, _UP = Ladder("rate", _RATES, -1), Ladder("rate", _RATES, 1)
 
 
@@ -90,7 +91,20 @@ def _longer(rate: float) -> tuple[Change, ...]:
 
 #: The coordinates of what all methods share, with the alternatives of each, in the order in which they are tried.
 SHARED: dict[str, tuple[Coordinate, ...]] = {
-    "cub200": (_DOWN, _AREAS, _POOLING, _NORMS, _CLOSER, _COLOURS, _AVERAGES, _longer(5e-5), _DOWN),
+    "cub200": (
+        _DOWN,
+        _AREAS,
+        _POOLING,
+        _NORMS,
+        _CLOSER,
+        _COLOURS,
+        _AVERAGES,
+        _longer(5e-5),
+        _DOWN,
+        _STARTS,
+        _HEADS,
+        _UP,
+    ),
     "cars196": (
         _UP,
         _AREAS,
@@ -104,6 +118,9 @@ SHARED: dict[str, tuple[Coordinate, ...]] = {
         _DOWN,
         _CLOSER,
         _UNFROZEN,
+        _STARTS,
+        _HEADS,
+        _DOWN,
     ),
     "glyphs": (_DOWN, _POOLING),
 }

@@ -52,7 +52,7 @@ _UNIT = (
     *(losses.BinomialDevianceLoss, losses.CosineContrastiveLoss, losses.GeneralizedLiftedLoss, losses.HistogramLoss),
     *(losses.MarginLoss, losses.ProxyAnchorLoss, losses.ProxyNCALoss, losses.RAWLoss, losses.RankedListLoss),
 )
-#: Losses of products without a boundary: those of unit vectors are too small for them without a scale.
+#: Losses of products without a boundary, which their authors left free in training where they have no scale.
 _UNBOUNDED = (
     *(losses.AngularLoss, losses.NCALoss, losses.NPairAllLoss, losses.NPairAngularLoss, losses.NPairLoss),
     losses.SmoothTripletLoss,
@@ -71,10 +71,11 @@ def usual_normalize(loss: RowLoss) -> bool | Literal["eval"]:
 def warn_of_length(loss: RowLoss, normalize: bool | Literal["eval"]) -> None:
     """Say so when a loss gets vectors of another length than it is defined on."""
     name = type(loss).__name__
-    if normalize is True and _lacks_scale(loss):
-        remedy = "give the loss a scale such as 16, or " if hasattr(loss, "scale") else ""
+    # The angular losses take no scale: they learn better from unit vectors than from free ones, which shrink first.
+    if normalize is True and hasattr(loss, "scale") and _lacks_scale(loss):
         warnings.warn(
-            f"{name} gets unit vectors, whose products are too small for it to fall far; {remedy}use normalize='eval'",
+            f"{name} gets unit vectors, whose products are too small for it to fall far; "
+            "give the loss a scale such as 16, or use normalize='eval'",
             stacklevel=2,
         )
     if normalize is not True and isinstance(loss, _UNIT):
