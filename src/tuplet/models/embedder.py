@@ -125,17 +125,16 @@ class Embedder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings (N, width), float32 or wider."""
-        vectors = [head(x) for head, x in zip(self.heads.values(), self.features(images), strict=True)]
+        maps = self.backbone(self._prepare(images), self.config.levels)
+        vectors = [head(self._pooled(maps[level])) for level, head in self.heads.items()]
         vectors = [v.to(torch.promote_types(v.dtype, torch.float32)) for v in vectors]
         if self._unit():
             vectors = [normalize(v, dim=1) / math.sqrt(len(vectors)) for v in vectors]
         return torch.cat(vectors, 1)
 
-    def features(self, images: Tensor) -> list[Tensor]:
-        """What the layer on top of each level is given: pooled features, with `layer_norm` brought to one scale."""
-        maps = self.backbone(self._prepare(images), self.config.levels)
-        pooled = [pool(maps[level], self.config.pooling) for level in self.heads]
-        return [layer_norm(x, x.shape[1:]) for x in pooled] if self.config.layer_norm else pooled
+    def _pooled(self, x: Tensor) -> Tensor:
+        vectors = pool(x, self.config.pooling)
+        return layer_norm(vectors, vectors.shape[1:]) if self.config.layer_norm else vectors
 
     def split(self, embeddings: Tensor) -> list[Tensor]:
         """The embedding of each level, from low to high, at unit length where the embedder normalises.

@@ -8,7 +8,6 @@ from tuplet.data import Dataset
 from tuplet.models import Embedder
 from tuplet.training.average import Average
 from tuplet.training.examples import Examples, Split, embed, make_examples, split_examples
-from tuplet.training.heads import start_at_principal_components
 from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
@@ -35,9 +34,6 @@ def assemble(data: Dataset, settings: Settings, split: Split, embedder: Embedder
     """The decoded examples and the moving parts: the same ones in every process."""
     examples = make_examples(data, split, settings, embedder.preprocessing, team.device)
     trained = examples.train
-    if settings.head_start == "pca":
-        start_at_principal_components(embedder, trained.store)
-        team.align(embedder)
     sampler = make_sampler(settings, trained.data, lambda which: embed(embedder, trained.store, which))
     # Whether pictures were decoded or cached, proxies start alike.
     torch.manual_seed(settings.seed)

@@ -1,7 +1,6 @@
 """The examples of a run: what is trained on, what chooses the best, and what is tested on."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -66,22 +65,15 @@ def embed(
     >>> embed(models.create("mlp", features=4, dim=2), store, range(4)).shape
     torch.Size([4, 2])
     """
+    parts, device = [], embedder.device
     with evaluating(embedder), torch.inference_mode():
-        parts = [embedder(inputs) for inputs in crops(embedder, store, which, batch_size, mirror)]
-    return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=embedder.device)
-
-
-def crops(
-    embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256, mirror: bool = False
-) -> Iterator[Tensor]:
-    """What testing shows the embedder of some examples, batch by batch: centre crops, or vectors as they are."""
-    device = embedder.device
-    for numbers in track(torch.tensor(which, dtype=torch.int64).split(batch_size), "embedding"):
-        values = store.values[numbers.to(store.values.device)].to(device)
-        if embedder.preprocessing is not None:
-            p, aspects = embedder.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
-            values = views(values, p.size, p.resize, p.how, aspects, mirror=mirror)[:, -1]
-        yield values
+        for numbers in track(torch.tensor(which, dtype=torch.int64).split(batch_size), "embedding"):
+            values = store.values[numbers.to(store.values.device)].to(device)
+            if embedder.preprocessing is not None:
+                p, aspects = embedder.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)
+                values = views(values, p.size, p.resize, p.how, aspects, mirror=mirror)[:, -1]
+            parts.append(embedder(values))
+    return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
 
 def split_examples(data: Dataset, settings: Settings) -> Split:

@@ -43,10 +43,6 @@ class Settings:
     levels: Annotated[str, "which of the backbone's levels are embedded, such as LMH; each has its own loss"] = "H"
     pooling: Annotated[Pooling, "how a map becomes a vector"] = "mean"
     layer_norm: Annotated[bool, "bring pooled features to mean 0 and deviation 1 before the new layer"] = False
-    head_start: Annotated[
-        Literal["random", "pca"],
-        "how the new layer starts: pca is the main directions of the training features, half whitened",
-    ] = "random"
     normalize: Annotated[
         bool | Literal["eval"] | None,
         "unit length always, never, or outside training only; None is what the loss is defined on",
