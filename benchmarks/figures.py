@@ -3,7 +3,7 @@
     TUPLET_DATA=folder python benchmarks/figures.py [--train fashion-mnist-folder]
 
 With --train it first learns the maps of figure 4 of Schall et al. 2019, on Fashion-MNIST in place of MNIST: convnet,
-two dimensions, four losses (minutes on a CPU). Then it draws docs/images/results_*.png from the files in
+two dimensions, four losses (minutes on a CPU). Then it draws docs/images/results_* from the files in
 benchmarks/results; the pictures of the nearest are read from TUPLET_DATA.
 """
 
@@ -90,7 +90,7 @@ def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
         axis.set_title(f"{title}: mAP {100 * result['metrics']['mean_average_precision']:.1f}")
         axis.set_aspect("equal", "datalim")
         axis.tick_params(labelsize=7)
-    _save(figure, "maps")
+    _save(figure, "maps.png")
 
 
 def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
         left.set(xlabel="step", ylabel="each loss's own value", yscale="log")
         right.set(xlabel="step", ylabel="Recall@1, validation classes, %")
         right.legend()
-        _save(figure, f"curves_{dataset}")
+        _save(figure, f"curves_{dataset}.png")
 
 
 def draw_nearest(
@@ -133,7 +133,7 @@ def draw_nearest(
                 for side in axis.spines.values():
                     side.set(color=colour, linewidth=0 if column == 0 else 2.5)
             axes[number][0].set_ylabel(METHODS[methods[number % len(methods)]].title, fontsize=8)
-        _save(figure, f"nearest_{dataset}")
+        _save(figure, f"nearest_{dataset}.jpg")
 
 
 def _aspect(opened: data.Dataset, place: int) -> float:
@@ -142,7 +142,7 @@ def _aspect(opened: data.Dataset, place: int) -> float:
 
 def _save(figure: Any, name: str) -> None:
     figure.tight_layout()
-    figure.savefig(IMAGES / f"results_{name}.png", dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / f"results_{name}", dpi=110)
     plt.close(figure)
 
 

@@ -191,9 +191,9 @@ def _figures(results: Mapping[str, Result]) -> str:
     for dataset in MEASURED:
         title = BENCHES[dataset].title
         nearest = f"The five nearest of some queries, {title}: a green frame is the query's class"
-        lines += _figure(f"nearest_{dataset}", f"{nearest}. After figure 5 of Angular 2017.")
+        lines += _figure(f"nearest_{dataset}.jpg", f"{nearest}. After figure 5 of Angular 2017.")
         progress = f"Progress on {title}: each loss's own value, and Recall@1 on validation classes"
-        lines += _figure(f"curves_{dataset}", f"{progress}. After figure 3 of N-pair 2016.")
+        lines += _figure(f"curves_{dataset}.png", f"{progress}. After figure 3 of N-pair 2016.")
     maps = ", ".join(
         f"{METHODS[r['method']].title} {100 * r['metrics']['mean_average_precision']:.1f}"
         for r in results.values()
@@ -201,13 +201,13 @@ def _figures(results: Mapping[str, Result]) -> str:
     )
     about = f"Fashion-MNIST in two dimensions, after figure 4 of NRA 2019. mAP of the test examples: {maps}"
     caveat = "One rate for all four, not searched, and one seed. On MNIST the paper has NRA highest; here it is not"
-    lines += _figure("maps", f"{about}. {caveat}.")
+    lines += _figure("maps.png", f"{about}. {caveat}.")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def _figure(name: str, about: str) -> list[str]:
     """A figure, where it was drawn (benchmarks/figures.py)."""
-    path = IMAGES / f"results_{name}.png"
+    path = IMAGES / f"results_{name}"
     return [f"![{about}](images/{path.name})", "", about, ""] if path.is_file() else []
 
 
