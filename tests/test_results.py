@@ -151,5 +151,5 @@ def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("TUPLET_DATA", str(tmp_path))
     for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest):
         draw(results)
-    drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {"results_maps.png", "results_curves_cub200.png", "results_nearest_cub200.png"}
+    drawn = {path.name for path in tmp_path.glob("results_*")}
+    assert drawn == {"results_maps.png", "results_curves_cub200.png", "results_nearest_cub200.jpg"}
