@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuplet import losses, models
 from tuplet.training.average import Average
-from tuplet.training.optimizer import make_optimizer, rate_factor, set_rate, shorten
+from tuplet.training.optimizer import leave_out_if_not_finite, make_optimizer, rate_factor, set_rate, shorten
 from tuplet.training.settings import Settings
 
 
@@ -42,6 +42,35 @@ def test_nothing_to_learn_is_refused():
     embedder = models.create("mlp", features=4, hidden=[3], dim=2).requires_grad_(False)
     with pytest.raises(ValueError, match="nothing in the model or the loss can learn"):
         make_optimizer(Settings(), embedder, losses.RAWLoss())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_a_step_with_a_number_that_is_not_finite_leaves_the_weights_as_they_are(kind):
+    torch.manual_seed(0)
+    settings = Settings(optimizer=kind, rate=0.1, weight_decay=0.1)
+    networks = [models.create("mlp", features=4, hidden=[3], dim=2) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    spoilt, plain = (make_optimizer(settings, network, losses.RAWLoss()) for network in networks)
+    for step in range(5):
+        inputs = torch.randn(5, 4)
+        for network, optimizer in zip(networks, (spoilt, plain), strict=True):
+            optimizer.zero_grad()
+            network(inputs).pow(4).sum().backward()
+            leave_out_if_not_finite(optimizer, torch.tensor([1.0, 2.0]))
+        if step == 2:
+            before = [p.clone() for p in networks[0].parameters()]
+            kept = [p.grad.clone() for p in networks[0].parameters()]
+            for p in networks[0].parameters():
+                p.grad.fill_(torch.nan)
+            leave_out_if_not_finite(spoilt, torch.tensor([1.0, torch.nan]))
+            spoilt.step()
+            assert all(map(torch.equal, before, networks[0].parameters()))
+            leave_out_if_not_finite(spoilt, torch.tensor([1.0]))
+            for p, gradient in zip(networks[0].parameters(), kept, strict=True):
+                p.grad.copy_(gradient)
+        spoilt.step()
+        plain.step()
+    assert all(map(torch.equal, *(network.parameters() for network in networks)))
 
 
 @pytest.mark.parametrize("longest", [None, 0.5, 100.0])

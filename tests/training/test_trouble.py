@@ -56,6 +56,17 @@ def test_a_loss_that_is_no_number_stops_with_step_cause_and_files(how, said, tmp
     assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
 
 
+@pytest.mark.parametrize("how", ["nan", "gradient"])
+def test_it_is_told_of_the_right_step_where_the_next_one_was_under_way(how, tmp_path):
+    loss, rare = Broken(how), dict.fromkeys(("log_every", "evaluate_every", "checkpoint_every"), 100)
+    said = (
+        "only its gradient is not finite" if how == "gradient" else "of unit length, so it comes from the loss itself"
+    )
+    with pytest.raises(FloatingPointError, match=rf"step 4: the loss is .*; .*{said}"):
+        training.train(vectors(), tmp_path, **{**QUICK, **rare, "loss": loss})
+    assert events(tmp_path, "failure")[0]["step"] == 4
+
+
 def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path):
     with pytest.raises(
         FloatingPointError, match=r"step 4: the loss is .*; only its gradient is not finite: lower the rate"

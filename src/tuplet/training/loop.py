@@ -3,9 +3,10 @@
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,12 +18,22 @@ from tuplet.training.events import Events
 from tuplet.training.examples import Examples
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
 from tuplet.training.gradients import backward
-from tuplet.training.optimizer import set_rate, shorten
+from tuplet.training.late import Late
+from tuplet.training.optimizer import leave_out_if_not_finite, set_rate, shorten
 from tuplet.training.processes import Team
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress, State
 from tuplet.training.testing import everything, recalls, vectors_of
 from tuplet.training.trouble import complaint, likely_cause
+
+
+class Launched(NamedTuple):
+    """A step, counted from 1, whose loss and length of gradient are on their way."""
+
+    step: int
+    batch: Batch
+    embeddings: Tensor
+    told: Late
 
 
 @dataclass
@@ -47,6 +58,7 @@ class Loop:
         network, hold = team.parallel(embedder.compiled() if settings.compile else embedder)
         half = torch.autocast(team.device.type, getattr(torch, settings.precision), settings.precision != "float32")
         stream, upcoming = self._batches(), None
+        launched: deque[Launched] = deque()
         # The next batch is made while the device still works on this one, unless it depends on the weights.
         ahead = settings.sampler != "hard_class"
         began = time.perf_counter() - progress.seconds
@@ -68,32 +80,34 @@ class Loop:
 
                 value, embeddings = backward(embed, inputs, loss_of, scaler.scale, settings.piece_size, hold)
                 scaler.unscale_(optimizer)
-                length = shorten(optimizer, settings.clip)
-                upcoming = next(stream) if ahead and step + 1 < settings.steps else None
-                # The only wait for the device in a step, and for both at once.
-                loss, gradient = torch.stack([value, length]).tolist()
-                # With float16 the scaler leaves out a step whose gradient overflows, and goes on at a smaller scale.
-                if not math.isfinite(loss) or not (math.isfinite(gradient) or scaler.is_enabled()):
-                    self._stop(batch, embeddings, loss)
+                launched.append(Launched(step + 1, batch, embeddings, Late(value, shorten(optimizer, settings.clip))))
+                if not scaler.is_enabled():
+                    leave_out_if_not_finite(optimizer, launched[-1].told.there)
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
                 objective.remember(embedder.split(embeddings), batch.labels, team.rows_of_all)
                 if state.average is not None:
                     state.average.update(step)
+                upcoming = next(stream) if ahead and step + 1 < settings.steps else None
 
                 progress.step = step + 1
-                progress.losses.append(loss)
+                last = progress.step == settings.steps
+                logs, evaluates, saves = (
+                    progress.step % every == 0
+                    for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
+                )
+                # Elsewhere the host is a step ahead of the device, which then always has something to do.
+                gradient = self._told(launched, but=0 if last or logs or evaluates or saves else 1)
                 progress.busy += time.perf_counter() - step_began
                 progress.seconds = time.perf_counter() - began
-                last = progress.step == settings.steps
-                if last or progress.step % settings.log_every == 0:
+                if last or logs:
                     self._log(rate, gradient)
                 better = False
-                if last or progress.step % settings.evaluate_every == 0:
+                if last or evaluates:
                     with half:
                         better = self._evaluate()
-                if better or finished(progress, settings) or progress.step % settings.checkpoint_every == 0:
+                if better or finished(progress, settings) or saves:
                     self._checkpoint(better)
 
     def evaluate_best(self) -> None:
@@ -168,15 +182,26 @@ class Loop:
             if best:
                 self.folder.crown(progress.step)
 
-    def _stop(self, batch: Batch, embeddings: Tensor, loss: float) -> NoReturn:
+    def _told(self, launched: deque[Launched], but: int) -> float:
+        """Take in the losses of all steps but the last few, and give the length of the last gradient among them."""
+        gradient = math.nan
+        while len(launched) > but:
+            loss, gradient = launched[0].told.read()
+            # With float16 the scaler leaves out a step whose gradient overflows, and goes on at a smaller scale.
+            if not math.isfinite(loss) or not (math.isfinite(gradient) or self.state.scaler.is_enabled()):
+                self._stop(launched[0], loss)
+            self.state.progress.losses.append(loss)
+            launched.popleft()
+        return gradient
+
+    def _stop(self, failed: Launched, loss: float) -> NoReturn:
         """Say at which step, on which files and probably why the loss is no number; the checkpoint before it stays."""
-        step = self.state.progress.step + 1
-        numbers = [number for own in self.team.of_all(batch.index.tolist()) for number in own]
+        numbers = [number for own in self.team.of_all(failed.batch.index.tolist()) for number in own]
         files = [self.examples.train.data.path(number) for number in numbers]
-        cause = likely_cause(self.settings, self.state.embedder, embeddings, loss)
+        cause = likely_cause(self.settings, self.state.embedder, failed.embeddings, loss)
         if self.events is not None:
-            self.events.write("failure", step=step, cause=cause, files=files)
-        raise FloatingPointError(complaint(step, loss, cause, files))
+            self.events.write("failure", step=failed.step, cause=cause, files=files)
+        raise FloatingPointError(complaint(failed.step, loss, cause, files))
 
 
 def finished(progress: Progress, settings: Settings) -> bool:

@@ -19,11 +19,18 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
         raise ValueError("nothing in the model or the loss can learn; leave some parameters unfrozen, or give a dim")
     for group in groups:
         group["start"] = group["lr"]
-    # One kernel for all weights of a group, where there is one.
-    fused = embedder.device.type == "cuda"
+    # Fused: one pass over the weights, which can be called off on the device (`leave_out_if_not_finite`).
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups, fused=fused)
+        return torch.optim.SGD(groups, momentum=settings.momentum, fused=True)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups, fused=True)
+
+
+def leave_out_if_not_finite(optimizer: torch.optim.Optimizer, numbers: Tensor) -> None:
+    """Have the next step leave the weights as they are if one of the numbers is not finite, without reading them.
+
+    It is the way in which torch's gradient scaler tells its fused optimisers of an overflow.
+    """
+    optimizer.found_inf = (~numbers.isfinite()).any().float()  # type: ignore[attr-defined]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> float:
