@@ -81,9 +81,20 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def results_file(name: str) -> Path:
+    """benchmarks/results/NAME.json."""
+    return ROOT / "benchmarks" / "results" / f"{name}.json"
+
+
+def load(name: str) -> dict[str, Any]:
+    """What `save` wrote last; nothing where it has not written yet."""
+    path = results_file(name)
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def save(name: str, data: dict[str, Any]) -> Path:
     """Write benchmarks/results/NAME.json."""
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path = results_file(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n")
     return path

@@ -1,17 +1,17 @@
 """Every loss beside its counterpart in pytorch-metric-learning: time and peak memory, forward and backward.
 
     python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin]
-    python benchmarks/losses.py --device cuda [--sample 8]
+    python benchmarks/losses.py --device cuda [--phase small] [--sample 8]
 
-Batches of N vectors of 512 dimensions, four of each class (N-pair: two; proxies: one for each of the N/4 classes). Each
-loss is measured in a process of its own at each size.
+Batches of N vectors of 512 dimensions, four of each class (N-pair: two; proxies: one for each of the N/4 classes).
 
-On a CPU both libraries take turns in it, so that whatever else the machine does meets both. The peer runs where it is
-estimated to stay under --peer-gib, and is held to that. Prints the tables; a run over all losses also writes
-benchmarks/results/losses_cpu.json and docs/losses.md.
+On a CPU each loss is measured in a process of its own at each size, where both libraries take turns, so that whatever
+else the machine does meets both. The peer runs where it is estimated to stay under --peer-gib, and is held to that.
+Prints the tables; a run over all losses also writes benchmarks/results/losses_cpu.json and docs/losses.md.
 
 On a GPU (see performance.py) the sizes go up to a million, and precision, training steps and first calls are measured
-too. Writes benchmarks/results/losses_cuda.json after each figure, then docs/performance.md and its chart.
+too; small batches and all others in two phases, which may also be run one by one. Writes
+benchmarks/results/losses_cuda.json after each figure, then docs/performance.md and its chart.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import common
 import performance
 from common import number
 from loss_cases import CASES, DIM, peer
+from performance_targets import PHASES
 
 #: Runs that are timed: at least so many, more while they take less than SHORT seconds, fewer beyond LONG.
 REPEATS, SHORT, LONG = 5, 0.5, 10.0
@@ -135,11 +136,12 @@ def main() -> None:
     parser.add_argument("--sizes", default="180,512,1024,16384", help="on a CPU")
     parser.add_argument("--only", default="", help="losses with one of these words in their names; nothing is written")
     parser.add_argument("--peer-gib", type=float, default=10.0, help="what the peer may take on a CPU")
+    parser.add_argument("--phase", choices=PHASES, help="on a GPU, this one alone; the other's figures are kept")
     parser.add_argument("--sample", type=int, default=1, help="on a GPU, every so-manieth loss; nothing is written")
     parser.add_argument("--seconds", type=float, default=240.0, help="on a GPU, what all of it may take")
     arguments = parser.parse_args()
     if arguments.device == "cuda":
-        performance.run(arguments.sample, arguments.seconds)
+        performance.run([arguments.phase] if arguments.phase else PHASES, arguments.sample, arguments.seconds)
         return
     sizes = [int(n) for n in arguments.sizes.split(",")]
     words = arguments.only.lower().split(",")

@@ -13,7 +13,7 @@ from common import number
 from loss_cases import DIM, MANY_SIZES, METHOD
 from performance_targets import Results, Row, duration, step_share, targets
 
-RESULTS = common.ROOT / "benchmarks" / "results" / "losses_cuda.json"
+RESULTS = common.results_file("losses_cuda")
 CHART = common.ROOT / "docs" / "images" / "performance.svg"
 #: What a network between GPUs is taken to carry, in bytes a second for each of them: 400 Gbit/s.
 NETWORK = 50e9
@@ -172,13 +172,24 @@ def size(count: float) -> str:
 
 
 def heading(results: Results) -> str:
-    data = results.data
-    made = ", ".join(f"{package} {version}" for package, version in data["versions"].items())
-    return f"One {data['machine']}; {made}; d = {DIM}. The last figure came after {data['seconds']:,.0f} s."
+    """What was measured with; and when, where the phases are from different runs."""
+    *_, last = results.runs.values()
+    text = f"{made_with(last)}; d = {DIM}. The last figure came after {last['seconds']:,.0f} s."
+    if len({run["began"] for run in results.runs.values()}) > 1:
+        small = results.runs["small"]
+        other = "" if made_with(small) == made_with(last) else f" ({made_with(small)})"
+        text += f" Small batches are from another run{other}, which ended at {small['ended']}; "
+        text += f"that of all others ended at {last['ended']}."
+    return text
+
+
+def made_with(run: Row) -> str:
+    versions = ", ".join(f"{package} {version}" for package, version in run["versions"].items())
+    return f"One {run['machine']}; {versions}"
 
 
 def sections(data: dict[str, Any]) -> dict[str, str]:
-    """The parts of the page that are made from a run, by the markers that they stand between."""
+    """The parts of the page that are made from figures, by the markers that they stand between."""
     results = Results(data)
     return {
         "performance machine": heading(results),
@@ -202,7 +213,7 @@ def sections(data: dict[str, Any]) -> dict[str, str]:
 
 
 def digest(data: dict[str, Any]) -> str:
-    """Names a run, so that a chart can tell whose it is."""
+    """Names the figures, so that a chart can tell whose it is."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -241,7 +252,8 @@ def chart(data: dict[str, Any], path: Path = CHART) -> None:
     axes[0].set_title("Milliseconds, forward and backward")
     axes[1].set_title("GiB beyond the vectors, at the peak")
     axes[0].legend(frameon=False, loc="upper left")
-    figure.suptitle(f"RAW with valid triplets, bfloat16, d = {DIM}, one {data['machine']}", fontsize=10)
+    machine = " and ".join(dict.fromkeys(run["machine"] for run in results.runs.values()))
+    figure.suptitle(f"RAW with valid triplets, bfloat16, d = {DIM}, one {machine}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(
         path, metadata={"Date": None, "Description": digest(data)} if path.suffix == ".svg" else None, dpi=150

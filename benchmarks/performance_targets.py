@@ -9,13 +9,16 @@ from loss_cases import METHOD, SAMPLED
 #: Losses of which a query has more than one term for each of its pairs, and so more time.
 HEAVY = ("triplet, all", "lifted structure")
 Row = dict[str, Any]
+#: What is measured by itself: small batches, alone on the GPU; and all others, side by side.
+PHASES = ("small", "large")
 
 
 class Results:
-    """The rows of a run, by what they are of."""
+    """The rows of all phases, by what they are of."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.data, self.rows = data, data["rows"]
+        self.runs = {phase: data[phase] for phase in PHASES if phase in data}
+        self.rows = [row for run in self.runs.values() for row in run["rows"]]
         self.floors = {(f["size"], f["dtype"]): f for row in self.rows for f in row.get("floor", ())}
 
     def losses(self, size: int, dtype: str) -> list[Row]:

@@ -5,6 +5,9 @@ batches, compiling, first calls) it runs beside all others. From there on it goe
 time, while all others wait. A second `yield None` waits until every other job has come as far. Anything else that it
 yields is (k, found), and is joined to its k-th row; so a job that fails or takes too long keeps what it has found.
 
+Other processes on a GPU slow a small batch down even while they wait. `one_process` makes one job of several: they take
+the same turns in a process that may then be the only one.
+
 In its turn a process is held to some cores, where they are named: see performance_cores.
 """
 
@@ -13,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,6 +39,28 @@ class Job:
     function: Callable[..., Steps]
     arguments: tuple[Any, ...]
     rows: tuple[Row, ...] = ({},)
+
+
+def one_process(jobs: Sequence[Job]) -> Job:
+    """One job that does what all of these do, and pauses where they pause."""
+    return Job(_one_by_one, (jobs,), tuple(row for job in jobs for row in job.rows))
+
+
+def _one_by_one(jobs: Sequence[Job]) -> Steps:
+    starts = [0, *accumulate(len(job.rows) for job in jobs)]
+    going = [(start, job.function(*job.arguments)) for start, job in zip(starts, jobs, strict=False)]
+    while going:
+        paused = []
+        for start, steps in going:
+            for said in steps:
+                if said is None:
+                    paused.append((start, steps))
+                    break
+                place, found = said
+                yield start + place, found
+        going = paused
+        if going:
+            yield None
 
 
 def in_turn(
@@ -128,6 +154,7 @@ class _Worker:
 
 def _work(pipe: Connection, function: Callable[..., Steps], arguments: tuple[Any, ...]) -> None:
     warnings.simplefilter("ignore")
+    gc.freeze()  # jobs look for garbage before they measure memory: the imported modules are none
     steps = function(*arguments)
     try:
         for said in steps:

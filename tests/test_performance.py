@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from troubled_jobs import broken, dying, fine, slow_start, stuck, where
+from troubled_jobs import broken, clock, dying, fine, slow_start, stuck, where
+from tuplet.rows.engine import COMPILED_ENTRIES
 
 ROOT = Path(__file__).parents[1]
 METHOD = "multi-similarity (RAW, valid triplets)"
@@ -19,6 +20,12 @@ def bench(monkeypatch):
     """The benchmark's modules, which import each other by their bare names."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return import_module
+
+
+def phase(rows, began="10:00", ended="10:01", versions="2"):
+    """What is saved of one."""
+    made = {"machine": "machine", "versions": {"torch": versions}}
+    return made | {"began": began, "ended": ended, "seconds": 3.0, "rows": rows}
 
 
 def row_of(steps, **row):
@@ -49,7 +56,7 @@ def test_figures_become_a_page(bench, tmp_path):
         row_of(jobs.first_calls((8, 12), torch.float32, "cpu")),
         {"host": {"ms": 0.15, "row_ms": 0.125, "core_ms": [0.22, 0.13, 0.17], "quickest": [1, 2]}},
     ]
-    figures = {"machine": "a machine", "versions": {"torch": "2"}, "rows": rows, "seconds": 3.0}
+    figures = {"large": phase(rows)}
     found = page.sections(figures)
     ours, peer = rows[1]["ours"], rows[1]["peer"]
     floor = rows[0]["floor"][0]["ms"]
@@ -84,6 +91,110 @@ def test_jobs_take_turns_and_keep_what_they_found(bench):
         *({"failed": "ValueError: no such thing"}, {"job": "broken", "failed": "ValueError: no such thing"}),
         *({"failed": "its process ended with code 3"}, {"job": "dying", "failed": "its process ended with code 3"}),
     ]
+
+
+def test_jobs_in_one_process_take_the_same_turns(bench):
+    turns = bench("performance_turns")
+    job = turns.one_process([turns.Job(fine, (name,), ({}, {"of": name})) for name in "ab"] + [turns.Job(clock, ())])
+    first_a, first_b, clocked, *second = (dict(row) for row in turns.in_turn([job], ready_s=60, turn_s=5))
+    assert [first_a, first_b] == [{"first": "a"}, {"first": "b"}]
+    assert clocked["process"] != os.getpid()
+    assert second == [{"of": "a", "second": "a"}, {"of": "b", "second": "b"}]
+
+
+class TestPhases:
+    def test_plans(self, bench):
+        """Every loss is measured at N = 180, alone as long as nothing is compiled; a ratio's floor with its loss."""
+        performance, jobs = bench("performance"), bench("performance_jobs")
+        found = {}
+        for phase in performance.PHASES:
+            plan = performance.plan(phase, "cpu")
+            found[phase] = [
+                (row["loss"], row["size"], row["dtype"]) for job in plan for row in job.rows if "dtype" in row
+            ]
+            (floors,) = (job.arguments[0] for job in plan if job.function is jobs.floor)
+            assert {(size, dtype) for _, size, dtype in found[phase]} <= {(n, jobs.name(kind)) for n, kind in floors}
+            compiled = [size**2 >= COMPILED_ENTRIES for _, size, _ in found[phase]]
+            assert any(compiled) == all(compiled) == (phase == "large")
+        assert {loss for loss, *look in found["small"] if look == [180, "float32"]} == set(performance.INDEX)
+        everything = found["small"] + found["large"]
+        assert len(set(everything)) == len(everything)
+
+    @pytest.fixture
+    def run(self, bench, monkeypatch, tmp_path):
+        """Phases of two jobs each that tell the time; what is saved afterwards."""
+        performance, common, turns = bench("performance"), bench("common"), bench("performance_turns")
+        monkeypatch.setattr(common, "ROOT", tmp_path)
+        written = []
+        monkeypatch.setattr(performance.performance_page, "write", written.append)
+        rows = {"small": {"size": 180, "dtype": "float32"}, "large": {"size": 4096, "dtype": "bfloat16"}}
+
+        def plan(phase, device):
+            return [turns.Job(clock, (), ({"loss": name, **rows[phase]},)) for name in "ab"]
+
+        monkeypatch.setattr(performance, "plan", plan)
+
+        def run(*arguments):
+            performance.run(*arguments, device="cpu")
+            return common.load("losses_cpu"), written
+
+        return run
+
+    def test_small_batches_are_alone(self, run):
+        found, written = run()
+        small, large = (found[phase]["rows"] for phase in ("small", "large"))
+        assert small[0]["process"] == small[1]["process"]
+        assert large[0]["process"] != large[1]["process"]
+        assert max(row["measured"] for row in small) < min(row["began"] for row in large)
+        assert written == [found]
+        assert found["small"]["began"] == found["large"]["began"]
+
+    @pytest.mark.parametrize(("again", "other"), [("small", "large"), ("large", "small")])
+    def test_one_is_measured_again_and_the_other_kept(self, run, again, other):
+        before, _ = run()
+        after, written = run([again])
+        assert after[other] == before[other]
+        times = [[(row["loss"], row["measured"]) for row in found[again]["rows"]] for found in (before, after)]
+        assert [name for name, _ in times[1]] == ["a", "b"]
+        assert not set(times[0]) & set(times[1])
+        assert written[-1] == after
+
+    def test_a_sample_leaves_everything_as_it_was(self, run):
+        before, _ = run(["small"])
+        after, written = run(["small"], 2)
+        assert after == before
+        assert len(written) == 1
+
+
+class TestPageOfTwoPhases:
+    def figures(self, **small):
+        """A loss at 180 and at 4,096, each with its floor and its host, the larger one measured first."""
+
+        def rows(n, dtype, ms):
+            row = {"loss": METHOD, "size": n, "dtype": dtype, "ours": {"ms": ms, "row_ms": ms, "mib": 1, "first_s": 1}}
+            floor = {"size": n, "dtype": dtype, "ms": 0.1, "tflops": 1}
+            return [row, {"floor": [floor]}, {"host": {"ms": ms / 2, "row_ms": ms / 4}}]
+
+        large = phase(rows(4096, "bfloat16", 0.7))
+        return {"large": large, "small": phase(rows(180, "float32", 0.3), **small)}
+
+    def test_rows_of_both(self, bench):
+        page = bench("performance_page").sections(self.figures())
+        assert f"| {METHOD} | 0.3 | 0.3 | 3× |" in page["performance losses"]
+        assert f"| {METHOD} | 0.7 | 0.7 | 7× |" in page["performance losses"]
+        assert "(The least that autograd takes here: 0.15 and 0.075 ms)" in page["performance targets"]
+
+    def test_heading(self, bench):
+        def heading(**small):
+            return bench("performance_page").sections(self.figures(**small))["performance machine"]
+
+        one_run = "One machine; torch 2; d = 512. The last figure came after 3 s."
+        assert heading() == one_run
+        later = {"began": "11:00", "ended": "11:01"}
+        ends = "which ended at 11:01; that of all others ended at 10:01."
+        assert heading(**later) == f"{one_run} Small batches are from another run, {ends}"
+        other = "(One machine; torch 3)"
+        assert heading(**later, versions="3") == f"{one_run} Small batches are from another run {other}, {ends}"
 
 
 def test_jobs_that_are_late_are_named(bench):

@@ -13,6 +13,13 @@ def fine(name):
     yield 1, {"second": name}
 
 
+def clock():
+    """When its process began with it and when it was measured, and which that was."""
+    began = time.time()
+    yield None
+    yield 0, {"began": began, "measured": time.time(), "process": os.getpid()}
+
+
 def where():
     """On which cores each of its threads may run."""
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
