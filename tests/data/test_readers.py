@@ -3,7 +3,9 @@
 import csv
 import gzip
 import io
+import os
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -68,11 +70,83 @@ def test_members_of_plain_tars_are_read_in_place_and_of_compressed_ones_from_mem
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_with_a_damaged_header_is_not_read_up_to_there(photos, tmp_path, mode):
+    whole = pack(photos, tmp_path / "whole.tar")
+    content = bytearray(whole.read_bytes())
+    with tarfile.open(whole) as tar:
+        content[tar.getmembers()[2].offset + 100] ^= 0xFF
+    path = tmp_path / "damaged.tar"
+    path.write_bytes(content if mode == "w" else gzip.compress(bytes(content)))
+    with pytest.raises(ValueError, match=r"damaged\.tar cannot be read as a tar: .*; fetch it again, or"):
+        tuplet_data.open(path)
+
+
+@pytest.mark.parametrize("form", ["gz", "bz2", "xz"])
+def test_one_changed_byte_of_a_compressed_tar_gets_one_sentence(tmp_path, form):
+    noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)
+    for number in range(20):
+        picture(tmp_path / "set" / "ant" / f"{number}.png")
+        Image.fromarray(noise + np.uint8(number)).save(tmp_path / "set" / "ant" / f"{number}.png")
+    path = pack(tmp_path / "set", tmp_path / "set.tar", f"w:{form}")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"set\.tar cannot be read as a tar: .*; fetch it again, or"):
+        tuplet_data.open(path)
+
+
+def test_links_in_tars_are_followed_and_those_to_nowhere_get_one_sentence(photos, tmp_path):
+    for target in ("1.png", "nowhere.png"):
+        link = tarfile.TarInfo("ant/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, target
+        with tarfile.open(tmp_path / f"{target}.tar", "w") as tar:
+            tar.add(photos / "bee" / "1.png", "ant/1.png")
+            tar.addfile(link)
+    assert len(tuplet_data.open(tmp_path / "1.png.tar")) == 2
+    with pytest.raises(ValueError, match=r"nowhere\.png\.tar cannot be read as a tar: .*ant/nowhere\.png.* not found"):
+        tuplet_data.open(tmp_path / "nowhere.png.tar")
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_a_tar_cut_short_gets_one_sentence(photos, tmp_path, mode):
     path = pack(photos, tmp_path / "cut.tar", mode)
     path.write_bytes(path.read_bytes()[: 2048 if mode == "w" else 300])
-    with pytest.raises(ValueError, match=r"cut\.tar cannot be read as a tar: .*; fetch it again$"):
+    with pytest.raises(ValueError, match=r"cut\.tar cannot be read as a tar: .*; fetch it again, or"):
         tuplet_data.open(path)
+
+
+def test_links_to_folders_are_followed_but_not_round_and_round(tmp_path):
+    for name in ("ant", "bee"):
+        picture(tmp_path / "set" / name / "1.png")
+    picture(tmp_path / "elsewhere" / "1.png")
+    (tmp_path / "set" / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "set" / "ant" / "up").symlink_to("..")
+    (tmp_path / "set" / "bee" / "beside").symlink_to("../ant")
+    assert list(Files.of(tmp_path / "set")) == ["ant/1.png", "bee/1.png", "bee/beside/1.png", "cat/1.png"]
+
+
+def test_a_folder_that_may_not_be_read_is_named_and_not_passed_over(photos, monkeypatch):
+    scandir = os.scandir
+
+    def guarded(path):
+        if str(path).endswith("bee"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", guarded)
+    with pytest.raises(PermissionError, match=r"photos/bee"):
+        tuplet_data.open(photos)
+
+
+def test_other_archives_and_single_pictures_get_one_sentence(tmp_path):
+    picture(tmp_path / "photo.png")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.write(tmp_path / "photo.png", "ant/photo.png")
+    for name in ("photo.png", "photos.zip"):
+        with pytest.raises(
+            ValueError, match=rf"{name} cannot be read as a tar: [^\n]*, or unpack it if it is another archive$"
+        ):
+            tuplet_data.open(tmp_path / name)
 
 
 def test_folders_without_classes_or_images_get_one_sentence(tmp_path):
@@ -220,5 +294,5 @@ def test_a_gzip_that_is_no_tar_gets_one_sentence(tmp_path):
     with gzip.open(buffer, "w") as file:
         file.write(b"hello" * 1000)
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(ValueError, match=r"^.*x\.tar\.gz cannot be read as a tar: [^\n]*; fetch it again$"):
+    with pytest.raises(ValueError, match=r"^.*x\.tar\.gz cannot be read as a tar: [^\n]*; fetch it again, or"):
         tuplet_data.open(path)

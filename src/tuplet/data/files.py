@@ -1,12 +1,14 @@
 """The files of a folder or of a tar, by name: readers of a layout need not know which of the two they read."""
 
+import io
+import lzma
 import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Held:
 
 
 Location: TypeAlias = str | Piece | Held
+Named: TypeAlias = tuple[str, Location]
 
 
 def read_bytes(location: Location) -> bytes:
@@ -67,7 +70,7 @@ class Files(Mapping[str, Location]):
         """List a folder or a tar; files whose names begin with a dot are left out."""
         path = Path(source)
         if path.is_dir():
-            found = _in_folder(path)
+            found = _in_folder(str(path))
         elif path.is_file():
             found = _in_tar(path)
         else:
@@ -107,26 +110,45 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, Location]]:
-    for parent, _, names in os.walk(folder, followlinks=True):
-        below = Path(parent).relative_to(folder).as_posix()
-        for name in names:
-            yield (name if below == "." else f"{below}/{name}"), f"{parent}/{name}"
+def _in_folder(folder: str, below: str = "", above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Named]:
+    """The files of a folder and of those in it. Links are followed, but not to a folder that they lie in."""
+    about = os.stat(folder)
+    here = (about.st_dev, about.st_ino)
+    if here in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _hidden(entry.name):
+                continue
+            if entry.is_dir():
+                yield from _in_folder(entry.path, f"{below}{entry.name}/", above | {here})
+            else:
+                yield f"{below}{entry.name}", entry.path
 
 
-def _in_tar(path: Path) -> Iterator[tuple[str, Location]]:
-    with path.open("rb") as file:
-        compressed = file.read(6).startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
+def _in_tar(path: Path) -> Iterator[Named]:
     try:
         with tarfile.open(path) as tar:
+            in_place = isinstance(tar.fileobj, io.BufferedReader)  # and not a stream that decompresses
             for member in tar:
                 name = member.name.removeprefix("./")
-                if member.isfile() and not compressed:
+                if member.isfile() and in_place:
                     yield name, Piece(str(path), member.offset_data, member.size, name)
                 elif content := tar.extractfile(member):
                     yield name, Held(content.read(), f"{path}/{name}")
-            if not compressed and path.stat().st_size <= tar.offset:
-                raise EOFError("its end is missing")  # a cut between two members, which tarfile passes over
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            _check_end(tar)
+    except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).split(":\n")[0]
-        raise ValueError(f"{path} cannot be read as a tar: {reason}; fetch it again") from error
+        raise ValueError(
+            f"{path} cannot be read as a tar: {reason}; fetch it again, or unpack it if it is another archive"
+        ) from error
+
+
+def _check_end(tar: tarfile.TarFile) -> None:
+    """See that the members ended with the mark of the end: tarfile takes a damaged or missing header for it too."""
+    stream: Any = tar.fileobj
+    stream.seek(tar.offset)
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise EOFError(f"after {len(tar.getmembers()):,} members it is damaged or cut off")
+    while stream.read(1 << 20):  # a compressed file has its checksum at its end
+        pass
