@@ -214,6 +214,49 @@ def test_bad_requests_get_one_sentence(photos):
         load(data.select([]))
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_dataset_without_one_readable_picture_gets_one_sentence(photos, tmp_path, folder):
+    data = tuplet_data.open(photos).select([0, 1])
+    for i in range(2):
+        Path(data.path(i)).write_bytes(b"plain text")
+    with pytest.raises(ValueError, match=r"none of the 2 images can be loaded, first: image .*00\.png cannot be read"):
+        load(data, 24, tmp_path / "cache" if folder else None, workers=0, on_error="skip")
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_size_that_is_none_gets_one_sentence(photos, size):
+    with pytest.raises(ValueError, match=f"size is {size}; it must be positive"):
+        load(tuplet_data.open(photos), size)
+    with pytest.raises(ValueError, match=f"size is {size}; it must be positive"):
+        load(from_images(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), size)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_decoding_draws_no_random_numbers(photos, workers):
+    """A run that finds its cache must see the same random numbers as the run that filled it."""
+    before = torch.get_rng_state()
+    load(tuplet_data.open(photos), 8, workers=workers)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_names_that_are_no_unicode_can_be_cached(tmp_path):
+    folder = tmp_path / "set" / "ant"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "1.png")
+    os.link(tmp_path / "1.png", os.fsencode(folder) + b"/caf\xe9.png")
+    data = tuplet_data.open(tmp_path / "set")
+    assert load(data, 8, tmp_path / "cache").values.shape == (1, 3, 8, 8)
+
+
+def test_a_picture_skipped_for_its_size_is_read_once_the_limit_is_raised(photos, tmp_path, monkeypatch):
+    data = tuplet_data.open(photos)
+    monkeypatch.setattr("tuplet.data.decode.MAX_PIXELS", 1500)
+    with pytest.warns(UserWarning, match="of 40 images were skipped"):
+        load(data, 8, tmp_path / "cache", workers=0, on_error="skip")
+    monkeypatch.undo()
+    assert len(load(data, 8, tmp_path / "cache", workers=0, on_error="skip")) == 40
+
+
 def test_a_device_without_room_gets_one_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 2000))
     loaded = load(from_features(torch.randn(600, 3), [0] * 600))

@@ -1,8 +1,9 @@
 """Decoded pictures on disk: written once, whole or not at all, and mapped into memory by every process that asks.
 
-A cache is a folder of its own, named by a hash of the pictures' files (path, size and time of change) and of the size
-they were resized to. It is written aside under a lock, synced and then renamed, so a process that is killed leaves
-nothing that could be taken for a cache, and two processes that want the same one write it once.
+A cache is a folder of its own, named by a hash of the pictures' files (path, size and time of change), of the size
+they were resized to and of what else decides about their pixels. It is written aside under a lock, synced and then
+renamed, so a process that is killed leaves nothing that could be taken for a cache, and two processes that want the
+same one write it once.
 """
 
 import fcntl
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tuplet.data import decode
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Held, Piece
 from tuplet.durable import flush
@@ -50,8 +52,9 @@ def cached(folder: Path, data: Dataset, size: int, fill: Fill) -> tuple[Tensor, 
 
 
 def fingerprint(data: Dataset, size: int) -> str:
-    """A name for these pictures at this size; it changes when a file is replaced."""
-    digest = hashlib.blake2b(f"{_FORMAT}, {size}".encode(), digest_size=16)
+    """A name for these pictures at this size; it changes when a file is replaced or a limit of decoding is moved."""
+    rules = f"{_FORMAT}, {size}, {decode.MAX_PIXELS}, {decode.BACKGROUND}"
+    digest = hashlib.blake2b(rules.encode(), digest_size=16)
     if isinstance(data.images, Tensor):
         digest.update(str(tuple(data.images.shape)).encode() + data.images.contiguous().numpy().tobytes())
         return digest.hexdigest()
@@ -64,7 +67,7 @@ def fingerprint(data: Dataset, size: int) -> str:
         if file not in stamps:
             stamps[file] = _stamp(file)
         part = f"{location.offset}+{location.size}" if isinstance(location, Piece) else ""
-        digest.update(f"{stamps[file]} {part}\n".encode())
+        digest.update(os.fsencode(f"{stamps[file]} {part}\n"))
     return digest.hexdigest()
 
 
@@ -91,8 +94,8 @@ def _write(place: Path, count: int, size: int, fill: Fill) -> None:
             aspects, errors = fill(lambda pixels: file.write(pixels.numpy().tobytes()))
         with (aside / _FACTS).open("w") as facts:
             json.dump({"format": _FORMAT, "aspects": aspects, "errors": errors}, facts)
-        flush(aside / _PIXELS)
-        flush(aside / _FACTS)
+        for written in (aside / _PIXELS, aside / _FACTS, aside):
+            flush(written)
         os.rename(aside, place)
         flush(place.parent)
     finally:

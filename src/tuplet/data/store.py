@@ -69,6 +69,8 @@ def load(
     """
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error is {on_error!r}; it must be 'stop' or 'skip'")
+    if size is not None and size < 1:
+        raise ValueError(f"size is {size}; it must be positive")
     if not len(data):
         raise ValueError("the dataset has no examples to load")
     if data.features is not None:
@@ -77,6 +79,7 @@ def load(
         size = size or max(data.images.shape[-2:])
         if data.images.shape[-2:] == (size, size):
             return Store(data, data.images, torch.ones(len(data)) if data.aspects is None else data.aspects)
+        data = replace(data, images=data.images.cpu())  # worker processes cannot reach a GPU
     size = size or 256
 
     def fill(write: Callable[[Tensor], object]) -> tuple[list[float], dict[int, str]]:
@@ -129,6 +132,8 @@ def _store(data: Dataset, values: Tensor, aspects: Tensor, errors: dict[int, str
         sentences = list(errors.values())
         if on_error == "stop":
             raise ValueError(sentences[0])
+        if len(errors) == len(data):
+            raise ValueError(f"none of the {len(data):,} images can be loaded, first: {sentences[0]}")
         listed = "\n  ".join(sentences[:20]) + ("\n  …" if len(sentences) > 20 else "")
         warnings.warn(f"{len(errors):,} of {len(data):,} images were skipped:\n  {listed}", stacklevel=3)
         data = data.select([i for i in range(len(data)) if i not in errors])
@@ -155,7 +160,9 @@ class _Squares(torch.utils.data.Dataset):
 def _decode(data: Dataset, size: int, workers: int | None) -> Iterator[tuple[Tensor, float, str]]:
     """All examples in order, whatever the number of workers."""
     workers = min(16, _cores(), len(data) // 64) if workers is None else workers
-    loader = DataLoader(_Squares(data, size), batch_size=8, num_workers=workers, collate_fn=_together)
+    # A loader draws a seed for its workers: from a generator of its own, so that decoding leaves the caller's alone.
+    apart = torch.Generator()
+    loader = DataLoader(_Squares(data, size), 8, num_workers=workers, collate_fn=_together, generator=apart)
     for pixels, aspects, errors in loader:
         yield from zip(pixels, aspects, errors, strict=True)
 
