@@ -142,10 +142,13 @@ def test_it_says_what_it_holds():
         (lambda: Dataset(torch.tensor([0, 1]), ("a", "b"), features=torch.zeros(1, 2)), "features has 1 entries for 2"),
         (lambda: Dataset(torch.tensor([2]), ("a", "b"), features=torch.zeros(1, 2)), "labels run from 2 to 2, outside"),
         (lambda: features([2, 2]).part("train"), "there is no split 'train' here; the splits are none"),
+        (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and 'gallery', .* train, val"),
+        (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),
         (lambda: features([2, 2]).image(0), "holds feature vectors and no images"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),
         (lambda: from_features(np.zeros(4, np.float32), [0] * 4), r"got torch.float32 \(4,\)"),
         (lambda: from_features(np.array([[0.0], [np.nan]]), [0, 1]), "row 1 of the features is not finite"),
+        (lambda: from_features(np.array([[0.0], [1e300]]), [0, 1]), "row 1 of the features is not finite in float32"),
     ],
 )
 def test_bad_data_get_one_sentence(make, message):
@@ -156,5 +159,15 @@ def test_bad_data_get_one_sentence(make, message):
 def test_types_that_are_not_bytes_or_integers_are_refused():
     with pytest.raises(TypeError, match=r"images must be bytes from 0 to 255, got torch.float32"):
         from_images(np.zeros((2, 5, 5), np.float32), [0, 1])
-    with pytest.raises(TypeError, match="labels must be integers"):
-        from_features(np.zeros((2, 5), np.float32), [0.5, 1])
+    for labels in ([0.5, 1], ["ant", "bee"], np.array(["ant", "bee"])):
+        with pytest.raises(TypeError, match=r"labels must be integers, got .*class_names="):
+            from_features(np.zeros((2, 5), np.float32), labels)
+
+
+def test_arrays_may_run_backwards_and_have_another_byte_order():
+    bgr = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3), np.uint8)
+    assert (from_images(bgr[..., ::-1], [0, 1]).images.flip(1).permute(0, 2, 3, 1).numpy() == bgr).all()
+    data = from_features(np.array([[1.0], [2.0]], ">f8"), np.array([9, 7], ">i4")[::-1])
+    assert data.features.tolist() == [[1.0], [2.0]]
+    assert data.class_names == ("7", "9")
+    assert data.labels.tolist() == [0, 1]

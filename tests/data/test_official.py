@@ -177,6 +177,7 @@ def test_lfw_people_and_pairs(monkeypatch, tmp_path):
 def test_omniglot(monkeypatch, tmp_path):
     names = [f"images_background/Greek/character0{c}/0{c}_0{i}.png" for c in (1, 2) for i in (1, 2)]
     names += ["images_evaluation/Tibetan/character01/09_01.png"]
+    names += ["images_background_small1/Greek/character01/01_01.png"]  # a smaller training set, beside the whole one
     pictures(tmp_path / "Omniglot Dataset", names)
     data = open_small(monkeypatch, "omniglot", tmp_path, train=4, test=1)
     assert data.class_names == ("Greek/character01", "Greek/character02", "Tibetan/character01")
@@ -207,6 +208,13 @@ def test_mnist(monkeypatch, tmp_path, form, dot):
         tuplet_data.open(tmp_path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="has no file t10k-labels-idx1-ubyte"):
+        tuplet_data.open(tmp_path)
+
+
+def test_a_list_that_is_missing_is_named(tmp_path):
+    cub(tmp_path)
+    (tmp_path / "CUB_200_2011/classes.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no CUB_200_2011/classes\.txt; fetch it again"):
         tuplet_data.open(tmp_path)
 
 

@@ -33,7 +33,7 @@ def pack(folder, path, mode="w"):
 @pytest.fixture
 def photos(tmp_path):
     folder = tmp_path / "photos"
-    for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.png", "cat/big/1.png"]):
+    for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.jfif", "cat/big/1.png"]):
         picture(folder / name, number * 10)
     (folder / "bee" / "notes.txt").write_text("not an image")
     (folder / "bee" / "._1.png").write_bytes(b"what macOS leaves behind")
@@ -222,14 +222,49 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
         ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* has the size 5 × 0; both must be numbers above 0"),
         ("path,label,width,height\na.png,1,5,tall\n", "row 2 of .* has the size 5 × tall"),
         ("path,label\na.png,1\na.png,\n", "row 3 of .* has no label"),
+        ("path,label\na.png,1\na.png, \n", "row 3 of .* has no label"),
+        ("path,label,label\na.png,1,2\n", "has the column 'label' twice"),
+        ("path,label\na.png,caf\xe9\n", r"t\.csv is not in UTF-8: .*; save it as UTF-8"),
     ],
 )
 def test_bad_tables_get_one_sentence(tmp_path, text, message):
     picture(tmp_path / "a.png")
     path = tmp_path / "t.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         tuplet_data.open(path)
+
+
+def test_spaces_around_a_field_do_not_make_another_class(tmp_path):
+    for name in "ab":
+        picture(tmp_path / f"{name}.png")
+    (tmp_path / "t.csv").write_text("path, label\na.png, 3\n b.png,3 \n")
+    assert tuplet_data.open(tmp_path / "t.csv").class_names == ("3",)
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    picture(tmp_path / "a.png")
+    write_table(tmp_path / "t.csv", [{"path": "a.png", "label": 0}]).rename(tmp_path / "T.CSV")
+    write_table(tmp_path / "t.parquet", [{"path": "a.png", "label": 0}]).rename(tmp_path / "T.Parquet")
+    np.savez(tmp_path / "v.npz", features=np.eye(2), labels=[0, 1])
+    (tmp_path / "v.npz").rename(tmp_path / "V.NPZ")
+    assert [len(tuplet_data.open(tmp_path / name)) for name in ("T.CSV", "T.Parquet", "V.NPZ")] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("stem", ["birds", "birds[1]"])
+def test_paths_inside_tars_may_begin_with_a_dot_and_a_slash(tmp_path, stem):
+    picture(tmp_path / "set" / "sub" / "a.png", 7)
+    pack(tmp_path / "set", tmp_path / f"{stem}.tar")
+    data = tuplet_data.open(write_table(tmp_path / f"{stem}.csv", [{"path": "./sub/a.png", "label": 0}]))
+    assert data.image(0).getpixel((0, 0))[0] == 7
+
+
+def test_options_that_the_source_does_not_take_are_refused(photos, tmp_path):
+    path = write_table(tmp_path / "t.csv", [{"path": "photos/bee/1.png", "label": 0}])
+    with pytest.raises(ValueError, match=r"columns is given, but .*photos is no table"):
+        tuplet_data.open(photos, columns={"label": "species"})
+    with pytest.raises(ValueError, match=r"layout is 'cub200', but .*t\.csv is neither a folder nor a tar"):
+        tuplet_data.open(path, layout="cub200")
 
 
 def test_images_that_a_table_names_in_vain_are_counted(tmp_path):
@@ -268,6 +303,15 @@ def test_features_without_labels_get_one_sentence(tmp_path):
     np.savez(tmp_path / "v.npz", vectors=np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"has no entry 'features'; its entries are vectors"):
         tuplet_data.open(tmp_path / "v.npz")
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "safetensors"])
+def test_a_damaged_features_file_is_named(tmp_path, ending):
+    path = tmp_path / f"v.{ending}"
+    path.write_bytes(b"garbage")
+    np.save(tmp_path / "labels.npy", [0])
+    with pytest.raises(ValueError, match=rf"^features .*v\.{ending} cannot be read \([^\n]+\); save the file again$"):
+        tuplet_data.open(path)
 
 
 def test_what_is_not_there_gets_one_sentence(tmp_path):

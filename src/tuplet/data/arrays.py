@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tuplet.data.dataset import Dataset
@@ -23,7 +27,7 @@ def from_images(
     >>> from_images(np.zeros((2, 28, 28), np.uint8), [0, 1])
     Dataset(2 images, 2 classes)
     """
-    pixels = torch.as_tensor(images)
+    pixels = _tensor(images)
     if pixels.dtype != torch.uint8:
         raise TypeError(f"images must be bytes from 0 to 255, got {pixels.dtype}; scale and round them first")
     if pixels.ndim == 3:
@@ -47,14 +51,15 @@ def from_features(
     >>> from_features(np.zeros((4, 16), np.float32), [3, 3, 9, 9]).class_names
     ('3', '9')
     """
-    vectors = torch.as_tensor(features)
+    vectors = _tensor(features)
     if vectors.ndim != 2 or not vectors.is_floating_point():
         raise ValueError(f"features must be floats (N, d), got {vectors.dtype} {tuple(vectors.shape)}")
+    vectors = vectors.float()
     if not bool(torch.isfinite(vectors).all()):
         row = int((~torch.isfinite(vectors)).any(1).nonzero()[0])
-        raise ValueError(f"row {row} of the features is not finite; remove it or compute it again")
+        raise ValueError(f"row {row} of the features is not finite in float32; remove it or compute it again")
     numbers, names = _named(labels, class_names)
-    return Dataset(numbers, names, features=vectors.float(), splits=None if splits is None else tuple(splits))
+    return Dataset(numbers, names, features=vectors, splits=None if splits is None else tuple(splits))
 
 
 def features_file(path: Path) -> Dataset:
@@ -62,31 +67,51 @@ def features_file(path: Path) -> Dataset:
 
     The labels of `x.npy` are in `x_labels.npy`, or else in `labels.npy`, beside it.
     """
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
         found = [other for other in beside if other.is_file()]
         if not found:
             raise FileNotFoundError(f"the labels of {path} are missing; save them as {beside[0].name} beside it")
-        return from_features(np.load(path, allow_pickle=False), np.load(found[0], allow_pickle=False))
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            entries: dict[str, Array] = dict(archive)
-    else:
-        from safetensors.torch import load_file
-
-        entries = dict(load_file(path))
+        return from_features(_read(path), _read(found[0]))
+    entries = _read(path)
     for name in ("features", "labels"):
         if name not in entries:
             raise ValueError(f"{path} has no entry {name!r}; its entries are {', '.join(entries)}")
     return from_features(entries["features"], entries["labels"])
 
 
+def _read(path: Path) -> Any:
+    """The array of a `.npy` file, or those of the other kinds by name."""
+    try:
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
+        if path.suffix.lower() == ".npy":
+            return np.load(path, allow_pickle=False)
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (ValueError, TypeError, OSError, EOFError, BadZipFile, SafetensorError) as error:
+        reason = str(error).split(". ")[0]
+        raise ValueError(f"features {path} cannot be read ({reason}); save the file again") from error
+
+
+def _tensor(array: Array) -> Tensor:
+    """The array as a tensor, copied only where torch cannot share it: steps backwards, another byte order."""
+    if isinstance(array, np.ndarray):
+        if min(array.strides, default=0) < 0:
+            array = array.copy()
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.as_tensor(array)
+
+
 def _named(labels: Array | Sequence[int], class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
-    numbers = torch.as_tensor(labels)
-    if numbers.is_floating_point() or numbers.is_complex():
-        raise TypeError(f"labels must be integers, got {numbers.dtype}")
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.dtype.kind not in "iub":
+        raise TypeError(
+            f"labels must be integers, got {array.dtype}; number the classes, and name them by class_names="
+        )
+    numbers = torch.from_numpy(array.astype(np.int64))
     if class_names is not None:
-        return numbers.long(), tuple(class_names)
-    values, numbers = torch.unique(numbers.long(), return_inverse=True)
+        return numbers, tuple(class_names)
+    values, numbers = torch.unique(numbers, return_inverse=True)
     return numbers, tuple(map(str, values.tolist()))

@@ -87,6 +87,8 @@ class Dataset:
     def select(self, indices: Sequence[int] | Tensor) -> "Dataset":
         """The examples at these indices, or where this mask is true; labels and class names stay as they are."""
         wanted = torch.as_tensor(indices)
+        if wanted.dtype == torch.bool and len(wanted) != len(self):
+            raise ValueError(f"the mask has {len(wanted)} entries for {len(self)} examples; they must agree")
         wanted = wanted.nonzero()[:, 0] if wanted.dtype == torch.bool else wanted.long()
         numbers = wanted.tolist()
         images = self.images
@@ -120,7 +122,13 @@ class Dataset:
         `seed`: that share of the classes, one half by default, in order or shuffled by the seed.
         """
         if self.splits is not None and ratio is None and seed is None:
-            return self.part("train"), self.part(*(["test"] if "test" in self.splits else ["query", "gallery"]))
+            testing = ("test",) if "test" in self.splits else ("query", "gallery")
+            if not set(testing) <= set(self.splits):
+                raise ValueError(
+                    f"there is no split 'test', nor 'query' and 'gallery', here; the splits are "
+                    f"{', '.join(dict.fromkeys(self.splits))}: take them by part(), or give a ratio of the classes"
+                )
+            return self.part("train"), self.part(*testing)
         ratio = 0.5 if ratio is None else ratio
         order = self._class_order(seed)
         if len(order) < 2:

@@ -93,6 +93,8 @@ class Files(Mapping[str, Location]):
 
     def content(self, name: str) -> bytes:
         """The content of a file."""
+        if name not in self:
+            raise FileNotFoundError(f"{self.source} has no {name}; fetch it again")
         return read_bytes(self[name])
 
     def root_of(self, marker: str) -> str | None:

@@ -99,7 +99,7 @@ def lfw(files: Files) -> Dataset:
 def omniglot(files: Files) -> Dataset:
     """Omniglot: the 964 background characters train, the 659 evaluation characters test, 20 drawings each."""
     splits = {"images_background": "train", "images_evaluation": "test"}
-    found = [re.search(r"(?:^|/)(images_\w+)/([^/]+/[^/]+)/[^/]+\.png$", name) for name in files]
+    found = [re.search(rf"(?:^|/)({'|'.join(splits)})/([^/]+/[^/]+)/[^/]+\.png$", name) for name in files]
     return _by_name(files, [(match.string, match[2], splits[match[1]]) for match in found if match])
 
 

@@ -13,6 +13,9 @@ from tuplet.data.glyphs import glyphs
 from tuplet.data.official import LAYOUTS
 from tuplet.data.tables import table
 
+TABLE_ENDINGS = (".csv", ".parquet")
+FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
+
 
 def open(
     source: str | os.PathLike[str],
@@ -51,9 +54,14 @@ def open(
 
 
 def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool) -> Dataset:
-    if path.suffix in (".csv", ".parquet"):
+    is_table, is_features = (path.suffix.lower() in endings for endings in (TABLE_ENDINGS, FEATURE_ENDINGS))
+    if columns and not is_table:
+        raise ValueError(f"columns is given, but {path} is no table ({', '.join(TABLE_ENDINGS)}); leave it out")
+    if layout and (is_table or is_features):
+        raise ValueError(f"layout is {layout!r}, but {path} is neither a folder nor a tar; leave it out")
+    if is_table:
         return table(path, columns)
-    if path.suffix in (".npy", ".npz", ".safetensors"):
+    if is_features:
         return features_file(path)
     files = Files.of(path)
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)

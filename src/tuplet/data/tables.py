@@ -1,6 +1,7 @@
 """Tables of paths and labels, as CSV or Parquet."""
 
 import csv
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
     height are a picture's true size; where its pixels have other proportions, crops restore the true ones. `columns`
     says what the table calls a column: {"label": "species"}.
     """
-    rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     found = {name: (columns or {}).get(name, name) for name in COLUMNS}
     for name in ("path", "label", *(columns or {})):
         if name not in found:
@@ -45,12 +46,19 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
 
 
 def _csv(path: Path) -> dict[str, list[str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[field.strip() for field in row] for row in csv.reader(file) if row]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
+    header, *rows = lines or [[]]
+    for name in header:
+        if name and header.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise ValueError(f"row {number} of {path} has {len(row)} fields, its header has {len(header)}")
-    return {name.strip(): [row[i] for row in rows] for i, name in enumerate(header)}
+    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
 def _parquet(path: Path) -> dict[str, list[str]]:
@@ -75,12 +83,12 @@ def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str]) -> tuple[t
 
 def _located(path: Path, paths: Sequence[str]) -> list[Location]:
     packed: dict[str, Location] = {}
-    for tar in sorted(path.parent.glob(f"{path.stem}*.tar")):
+    for tar in sorted(path.parent.glob(f"{glob.escape(path.stem)}*.tar")):
         for name, location in Files.of(tar).items():
             if name in packed:
                 raise ValueError(f"{name} lies both in {packed[name]} and in {tar}; remove one of the two")
             packed[name] = location
-    located = [packed.get(name) or str(path.parent / name) for name in paths]
+    located = [packed.get(name.removeprefix("./")) or str(path.parent / name) for name in paths]
     missing = [name for name in located if isinstance(name, str) and not Path(name).is_file()]
     if missing:
         raise FileNotFoundError(
