@@ -187,6 +187,9 @@ def test_autocast_does_not_coarsen_the_colours():
         ({"ratio": (0, 1)}, r"ratio is \(0, 1\)"),
         ({"mirror": 2}, "mirror is 2; it must be between 0 and 1"),
         ({"hue": 0.7}, "hue is 0.7"),
+        ({"fit": "wide"}, "fit is 'wide'; it must be 'square', 'shorter' or 'longer'"),
+        ({"size": 0}, "size is 0 and resize 256; both must be positive"),
+        ({"resize": -1}, "size is 224 and resize -1; both must be positive"),
     ],
 )
 def test_bad_options_get_one_sentence(options, message):

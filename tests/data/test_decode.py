@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tuplet.data import decode
@@ -169,6 +170,18 @@ def test_floating_point_pixels_are_refused():
         read_image(Image.new("F", (3, 3)))
     with pytest.raises(ValueError, match="outside 16 bits"):
         read_image(Image.new("I", (3, 3), 70_000))
+
+
+def test_a_picture_without_pixels_is_refused():
+    for size in ((0, 5), (5, 0)):
+        with pytest.raises(ValueError, match=rf"cannot be read: it is {size[0]}×{size[1]} pixels"):
+            read_image(Image.new("RGB", size))
+
+
+@pytest.mark.parametrize("thing", [np.zeros((4, 4, 3), np.uint8), torch.zeros(3, 4, 4), None])
+def test_what_cannot_be_a_picture_is_named_by_its_type(thing):
+    with pytest.raises(TypeError, match=rf"a picture is a path, .* or a PIL image, not a {type(thing).__name__}"):
+        read_image(thing)
 
 
 def test_large_jpegs_may_be_decoded_smaller_but_not_too_small():

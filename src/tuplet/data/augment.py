@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -62,6 +63,10 @@ class Augment:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.size < 1 or self.resize < 1:
+            raise ValueError(f"size is {self.size} and resize {self.resize}; both must be positive")
+        if self.fit not in get_args(Fit):
+            raise ValueError(f"fit is {self.fit!r}; it must be 'square', 'shorter' or 'longer'")
         if self.area is not None and not (_two_numbers(self.area) and 0 < self.area[0] <= self.area[1] <= 1):
             raise ValueError(f"area is {self.area!r}; it must be two shares in order, above 0 and up to 1")
         if not (_two_numbers(self.ratio) and 0 < self.ratio[0] <= self.ratio[1]):

@@ -50,6 +50,8 @@ def read_image(source: Source, name: str | None = None, least: int | None = None
             return _decode(file, name or str(source), least)
     if isinstance(source, bytes):
         return _decode(io.BytesIO(source), name or f"of {len(source)} bytes in memory", least)
+    if not isinstance(source, Image.Image) and not hasattr(source, "read"):
+        raise TypeError(f"a picture is a path, bytes, a binary file or a PIL image, not a {type(source).__name__}")
     name = name or str(getattr(source, "filename", "") or getattr(source, "name", "in memory"))
     return _decode(source, name, least)
 
@@ -58,6 +60,8 @@ def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Ima
     try:
         image = source if isinstance(source, Image.Image) else Image.open(source)
         width, height = image.size
+        if not width * height:
+            raise ValueError(f"it is {width}×{height} pixels")
         if width * height > MAX_PIXELS:
             raise ValueError(f"its {width}×{height} pixels exceed tuplet.data.decode.MAX_PIXELS = {MAX_PIXELS:,}")
         if least is not None:

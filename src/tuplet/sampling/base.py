@@ -60,6 +60,10 @@ class ClassSampler(Sampler[list[int]]):
         at_least("seed", seed, 0)
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or neither")
+        if rank is not None and world_size is not None:
+            at_least("world_size", world_size, 1)
+            if not 0 <= rank < world_size:
+                raise ValueError(f"rank is {rank} and world_size is {world_size}; ranks run from 0 to {world_size - 1}")
         self.seed = seed
         self.epoch = 0
         self._batches = batches or max(1, len(labels) // batch_size)

@@ -44,6 +44,7 @@ class HardClassSampler(NPairSampler):
         seed: int = 0,
         **options: Unpack[Options],
     ) -> None:
+        at_least("pairs", pairs, 1)
         at_least("per_class", per_class, 1)
         at_least("candidates", candidates, pairs)
         super().__init__(labels, pairs, seed, **options)

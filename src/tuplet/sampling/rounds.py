@@ -34,7 +34,7 @@ class Rounds:
         """Begin a batch; the classes that must be in it, if it can hold them, are queued first and returned."""
         needs_all = np.flatnonzero(self._sizes - self._taken >= self._enough * self._batches)
         self._batches -= 1
-        if len(needs_all) > classes:
+        if not 0 < len(needs_all) <= classes:
             return []
         urgent = self._rng.permutation(needs_all).tolist()
         had_turn, rest = set(urgent), []

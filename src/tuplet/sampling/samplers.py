@@ -27,7 +27,9 @@ class ClassBalancedSampler(ClassSampler):
         at_least("per_class", per_class, 1)
         super().__init__(labels, classes * per_class, seed, **options)
         if classes > len(self.members):
-            raise ValueError(f"classes is {classes}, but only {len(self.members)} classes have two examples")
+            raise ValueError(
+                f"a batch of {classes} classes is asked for, but {len(self.members)} have two examples; ask for fewer"
+            )
         self.classes, self.per_class = classes, per_class
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
@@ -50,6 +52,7 @@ class NPairSampler(ClassBalancedSampler):
     """
 
     def __init__(self, labels: Labels, pairs: int = 60, seed: int = 0, **options: Unpack[Options]) -> None:
+        at_least("pairs", pairs, 1)
         super().__init__(labels, pairs, 2, seed, **options)
 
 
