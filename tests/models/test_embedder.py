@@ -217,8 +217,10 @@ def test_layers_can_be_frozen_up_to_a_level():
     moved = {name for name, parameter in embedder.named_parameters() if parameter.grad is not None}
     parts = {name.removeprefix("backbone.").split(".")[0] for name in moved}
     assert parts == {"layer3", "layer4", "heads"}
+    network = models.create("convnet", dim=2)
     with pytest.raises(ValueError, match="convnet has no level M to freeze its layers up to; leave it out"):
-        models.create("convnet", dim=2).freeze_to("M")
+        network.freeze_to("M")
+    assert all(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_frozen_statistics_leave_the_affine_part_free_on_request():
@@ -331,6 +333,14 @@ def test_a_corrupt_file_is_named_and_the_mode_restored(tmp_path):
         embedder.embed([tmp_path / "nowhere.png"])
 
 
+def test_pictures_may_come_from_a_generator_and_arrays_are_named():
+    embedder = models.create("convnet", dim=3, size=16, channels=3)
+    pictures = [Image.new("RGB", (16, 16), (shade, 0, 0)) for shade in (10, 200)]
+    assert torch.equal(embedder.embed(picture for picture in pictures), embedder.embed(pictures))
+    with pytest.raises(TypeError, match="not a ndarray"):
+        embedder.embed(np.zeros((2, 16, 16, 3), np.uint8))
+
+
 def test_pictures_in_unit_range_are_refused():
     with pytest.raises(ValueError, match=r"they must be in 0 … 255"):
         models.create("convnet").embed(torch.rand(2, 3, 28, 28))
@@ -417,3 +427,8 @@ def test_a_backbone_of_the_users_own_is_taken_as_it_is():
 def test_wrong_preprocessing_is_a_sentence(fields):
     with pytest.raises(ValueError, match=r"^(mean|std|size|how) "):
         models.create("resnet50", preprocessing=fields)
+
+
+def test_a_field_that_preprocessing_has_not_is_named_with_those_it_has():
+    with pytest.raises(TypeError, match=r"preprocessing has no 'sise'; it has size, resize, how, mean, std"):
+        models.create("resnet50", preprocessing={"sise": 160})

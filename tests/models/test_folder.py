@@ -177,6 +177,14 @@ def test_a_users_module_comes_back_with_the_module(tmp_path):
         models.load(tmp_path, backbone=nn.Linear(2, 2))
 
 
+def test_a_compiled_embedder_saves_what_it_shares(tmp_path):
+    embedder = small()
+    fast = embedder.compiled()
+    assert fast.fingerprint() == embedder.fingerprint()
+    fast.save(tmp_path)
+    assert models.load(tmp_path).fingerprint() == embedder.fingerprint()
+
+
 def test_tied_weights_are_saved(tmp_path):
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     module[1].weight = module[0].weight

@@ -74,6 +74,14 @@ def test_truncated_files_are_a_sentence_with_the_path(tmp_path, state, suffix, k
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("content", ["<html>404 Not Found</html>", "version https://git-lfs.github.com/spec/v1\n"])
+def test_a_page_or_a_pointer_in_place_of_weights_is_to_be_fetched_again(tmp_path, content):
+    path = tmp_path / "weights.pth"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"weights\.pth cannot be read \(no file of torch\.save's\); fetch"):
+        read(path)
+
+
 @given(content=st.binary(max_size=200), suffix=st.sampled_from([".safetensors", ".pth"]))
 def test_any_bytes_are_a_sentence(tmp_path_factory, content, suffix):
     path = tmp_path_factory.mktemp("bytes") / f"weights{suffix}"

@@ -287,7 +287,7 @@ def test_a_data_loader_takes_the_batches():
     ("make", "message"),
     [
         (lambda: sampling.NPairSampler([0, 1, 2]), "none of the 3 classes has two"),
-        (lambda: sampling.NPairSampler([0, 0, 1, 1], pairs=3), "a batch of 3 classes .* but 2 have two .*; ask for fewer"),
+        (lambda: sampling.NPairSampler([0, 0, 1, 1], pairs=3), "a batch of 3 classes .* but 2 have .*; ask for fewer"),
         (lambda: sampling.NPairSampler([0, 0], pairs=0), "pairs is 0; it must be at least 1"),
         (lambda: hard(np.array([0, 0]), 0), "pairs is 0; it must be at least 1"),
         (lambda: sampling.NGroupSampler([0, 0, 1, 1], groups=2, per_group=3), "give 4 examples; ask for fewer"),

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -65,6 +65,9 @@ def create(
     elif preprocessing is not None:
         if prepared is None:
             raise ValueError(f"{name} has no preprocessing to change; give a whole models.Preprocessing")
+        names = [field.name for field in fields(prepared)]
+        if unknown := [name for name in preprocessing if name not in names]:
+            raise TypeError(f"preprocessing has no {unknown[0]!r}; it has {', '.join(names)}")
         prepared = replace(prepared, **preprocessing)
     return _assemble(Config(name, options, dim, levels, pooling, normalize, prepared, layer_norm), backbone)
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
@@ -14,7 +14,7 @@ from torch.nn.functional import layer_norm, normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet.models import folder as storage
-from tuplet.models.backbone import LEVELS, Backbone, evaluating
+from tuplet.models.backbone import LEVELS, Backbone, State, evaluating
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.reading import batches
 from tuplet.progress import track
@@ -186,11 +186,15 @@ class Embedder(nn.Module):
 
     def freeze_to(self, level: str) -> Self:
         """Keep the backbone's layers up to the end of a level as they are: no gradient is formed for them."""
-        for ends, stage in self.backbone.stages():
+        stages = self.backbone.stages()
+        levels = [ends for ends, _ in stages]
+        if level not in levels:
+            raise ValueError(
+                f"{self.config.architecture} has no level {level} to freeze its layers up to; leave it out"
+            )
+        for _, stage in stages[: levels.index(level) + 1]:
             stage.requires_grad_(False)
-            if ends == level:
-                return self
-        raise ValueError(f"{self.config.architecture} has no level {level} to freeze its layers up to; leave it out")
+        return self
 
     def freeze_batchnorm(self, affine: bool = True) -> Self:
         """Keep BatchNorm at its running statistics through any `train()`, and with `affine` its scale and shift too."""
@@ -212,7 +216,7 @@ class Embedder(nn.Module):
         return (module for module in self.modules() if isinstance(module, _BatchNorm))
 
     def embed(
-        self, images: Tensor | Picture | Sequence[Picture], *, batch_size: int | None = None, workers: int | None = None
+        self, images: Tensor | Picture | Iterable[Picture], *, batch_size: int | None = None, workers: int | None = None
     ) -> Tensor:
         """Embeddings (n, width) of pictures, float32 on the CPU, made where the embedder is and in evaluation mode.
 
@@ -233,6 +237,7 @@ class Embedder(nn.Module):
         elif self.preprocessing is None:
             raise TypeError("this embedder has no preprocessing and so takes a tensor; create it with preprocessing=")
         else:
+            images = list(images)
             parts = batches(images, self.preprocessing.image, batch_size, workers)
         result = torch.empty(len(images), self.width)
         device, start = self.device, 0
@@ -253,8 +258,12 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """SHA-256 over weights and configuration: two embedders with the same one give the same vectors."""
-        return storage.fingerprint(self.config.stored(), self.state_dict())
+        return storage.fingerprint(self.config.stored(), self._weights())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, preprocessing, dimension, levels and versions as one folder, which `tuplet.load` reads."""
-        storage.write(folder, self.config.stored(), self.state_dict())
+        storage.write(folder, self.config.stored(), self._weights())
+
+    def _weights(self) -> State:
+        """The tensors under the names they have without `compiled`, which puts a module around the backbone."""
+        return {name.replace("._orig_mod.", "."): value for name, value in self.state_dict().items()}

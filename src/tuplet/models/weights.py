@@ -109,6 +109,8 @@ def read(path: Path) -> State:
                 return state
             raise ValueError("it is no plain dict of tensors, as state_dict() gives")
     except pickle.UnpicklingError as error:
+        if "Unsupported operand" in str(error):  # the page of an error, or a pointer to the file
+            raise ValueError(f"weights {path} cannot be read (no file of torch.save's); fetch it again") from error
         raise ValueError(
             f"{path} holds Python objects beside tensors, and they are not loaded; save its state_dict() alone"
         ) from error
