@@ -17,7 +17,7 @@ from PIL import Image
 
 from tuplet import data as tuplet_data
 from tuplet.data import Dataset, from_features, from_images, load, store
-from tuplet.data.batches import batches, one_ahead
+from tuplet.data.batches import ahead, batches
 from tuplet.data.cache import fingerprint
 from tuplet.sampling import HardClassSampler, NPairSampler
 
@@ -276,7 +276,7 @@ def test_batches_are_the_examples_that_the_sampler_names():
         assert len(batch.aspects) == 6
 
 
-def test_one_ahead_keeps_order_works_in_a_thread_and_passes_errors_on():
+def test_reading_ahead_keeps_order_works_in_a_thread_and_passes_errors_on():
     here = threading.get_ident()
     drawn = []
 
@@ -285,12 +285,12 @@ def test_one_ahead_keeps_order_works_in_a_thread_and_passes_errors_on():
             drawn.append(number)
             yield number
 
-    for received, (number, thread) in enumerate(one_ahead(lambda n: (n, threading.get_ident()), items())):
+    for received, (number, thread) in enumerate(ahead(lambda n: (n, threading.get_ident()), items(), 1, 1)):
         assert number == received
         assert thread != here
         assert len(drawn) <= received + 2
     with pytest.raises(ZeroDivisionError):
-        list(one_ahead(lambda n: 1 / n, [1, 0]))
+        list(ahead(lambda n: 1 / n, [1, 0], 1, 1))
 
 
 def test_a_sampler_drawn_ahead_resumes_exactly():
@@ -300,7 +300,7 @@ def test_a_sampler_drawn_ahead_resumes_exactly():
 
     def run(sampler, moves, start, count):
         received = []
-        for step, batch in enumerate(one_ahead(lambda indices: indices, sampler), start):
+        for step, batch in enumerate(ahead(lambda indices: indices, sampler, 1, 1), start):
             received.append(batch)
             moves.append(step)
             if len(received) == count:

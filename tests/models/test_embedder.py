@@ -15,8 +15,8 @@ from torch import nn
 
 import tuplet
 from tuplet import models
+from tuplet.data.batches import ahead
 from tuplet.models.embedder import pool
-from tuplet.models.reading import ahead
 from tuplet.models.small import ConvNet
 
 

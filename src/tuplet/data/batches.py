@@ -44,26 +44,30 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
         index = _send(torch.tensor(chosen), home)
         return [index, store.values[index], store.aspects[index]]
 
-    parts = map(read, indices) if home.type == device.type else one_ahead(read, indices)
+    parts = map(read, indices) if home.type == device.type else ahead(read, indices, workers=1, lead=1)
     for index, values, aspects in parts:
         index, values, aspects = (_send(part, device) for part in (index, values, aspects))
         yield Batch(index, values, aspects, labels[index])
 
 
-def one_ahead(work: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-    """What `work` makes of the items, in order; a thread works on the next one while the caller has the last.
+def ahead(function: Callable[[A], B], items: Iterable[A], workers: int, lead: int) -> Iterator[B]:
+    """`map` in threads, in order, never more than `lead` results ahead of the reader.
 
-    >>> list(one_ahead(abs, [1, -2, 3]))
-    [1, 2, 3]
+    >>> list(ahead(str, range(4), workers=2, lead=3))
+    ['0', '1', '2', '3']
     """
-    with ThreadPoolExecutor(1) as thread:
-        running: deque[Future[B]] = deque()
-        for item in items:
-            running.append(thread.submit(work, item))
-            if len(running) == 2:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+    waiting: deque[Future[B]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > lead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _send(values: Tensor, device: torch.device) -> Tensor:

@@ -1,36 +1,15 @@
 """Pictures in batches: files are decoded by a few threads while the network works."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from tuplet.data.batches import ahead
+
 T = TypeVar("T")
-R = TypeVar("R")
-
-
-def ahead(function: Callable[[T], R], items: Iterable[T], workers: int, lead: int) -> Iterator[R]:
-    """`map` in threads, in order, never more than `lead` results ahead of the reader.
-
-    >>> list(ahead(str, range(4), workers=2, lead=3))
-    ['0', '1', '2', '3']
-    """
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > lead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def batches(

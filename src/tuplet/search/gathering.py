@@ -10,11 +10,11 @@ from pathlib import Path
 from PIL import Image
 
 from tuplet import data
+from tuplet.data.batches import ahead
 from tuplet.data.decode import read_image
 from tuplet.data.files import Files, Location, Piece, read_bytes
 from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.models import Embedder
-from tuplet.models.reading import ahead
 from tuplet.progress import track
 from tuplet.search.opening import Searchable
 from tuplet.search.pictures import Prepared, embed, prepare
