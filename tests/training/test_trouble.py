@@ -4,6 +4,7 @@ import resource
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from training_tools import events, start, vectors
 from tuplet import losses, training
@@ -75,6 +76,30 @@ def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_pa
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["progress"]["step"] == 3
     assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
+
+
+def test_vectors_that_become_one_are_warned_of_once(tmp_path):
+    class Pull(losses.RowLoss):
+        """All pairs are to be alike."""
+
+        def rows(self, s, positive, negative):
+            return (1 - s).sum(1), positive.any(1)
+
+    options = {**QUICK, "loss": Pull(), "rate": 0.1, "steps": 100, "evaluate_every": 10, "normalize": True}
+    with pytest.warns(UserWarning, match="step 50: all vectors are all but one, with a mean cosine of ") as told:
+        training.train(vectors(), tmp_path, **options)
+    assert sum("all but one" in str(warning.message) for warning in told) == 1
+    assert events(tmp_path, "evaluation")[-1]["mean_cosine"] > 0.98
+
+
+def test_a_run_that_learns_is_not_warned(tmp_path, recwarn):
+    training.train(vectors(), tmp_path, **QUICK)
+    assert not [warning for warning in recwarn if "all but one" in str(warning.message)]
+    found, run = events(tmp_path, "evaluation")[-1], torch.nn.functional.normalize
+    saved = load_file(tmp_path / "vectors.safetensors")["embeddings"].double()
+    cosines = run(saved, dim=1) @ run(saved, dim=1).T
+    apart = ~torch.eye(len(saved), dtype=torch.bool)
+    assert found["mean_cosine"] == pytest.approx(cosines[apart].mean().item(), abs=1e-6)
 
 
 def test_a_rate_that_is_too_high_is_named(tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from tuplet.training.processes import Team
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress, State
 from tuplet.training.testing import everything, recalls, vectors_of
-from tuplet.training.trouble import complaint, likely_cause
+from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine
 
 
 class Launched(NamedTuple):
@@ -50,6 +51,8 @@ class Loop:
     events: Events | None
     team: Team
     identity: dict[str, Any]
+    warned: bool = False
+    """Whether a collapse was spoken of."""
 
     def train(self) -> None:
         """Go on until the last step, or until nothing has become better for long enough."""
@@ -162,7 +165,12 @@ class Loop:
         if better:
             progress.best, progress.best_step = found["recall_at_1"], progress.step
         if self.events is not None:
-            self.events.write("evaluation", step=progress.step, **found)
+            alike = mean_cosine(vectors)
+            said = collapsed(alike, progress.step, self.settings)
+            if said is not None and not self.warned:
+                warnings.warn(said, stacklevel=2)
+                self.warned = True
+            self.events.write("evaluation", step=progress.step, **found, mean_cosine=alike)
             self.folder.save_last(state.result)
         return better
 

@@ -1,9 +1,10 @@
-"""What to say when a loss or a gradient is no number any more."""
+"""What to say when a loss or a gradient is no number any more, or all vectors become one."""
 
 from collections.abc import Sequence
 from math import isfinite
 
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from tuplet.models import Embedder
 from tuplet.training.settings import Settings
@@ -24,6 +25,32 @@ def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, los
         return "the embeddings are finite and of unit length, so it comes from the loss itself: look at its options"
     longest = float(embeddings.norm(dim=1).max())
     return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
+
+
+#: Mean cosine of two vectors above which they are all but one, and the steps after which networks that learn are below.
+COLLAPSED, SETTLED = 0.98, 50
+
+
+def mean_cosine(vectors: Tensor) -> float:
+    """The mean cosine of two different vectors: (‖Σ x/‖x‖‖² − N) / (N² − N).
+
+    >>> import torch
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))
+    0.333...
+    """
+    count = len(vectors)
+    total = normalize(vectors.double(), dim=1).sum(0).square().sum()
+    return float((total - count) / max(1, count * (count - 1)))
+
+
+def collapsed(alike: float, step: int, settings: Settings) -> str | None:
+    """What to say when all vectors are all but one, as hard pairs make those of a network that knows nothing yet."""
+    if alike <= COLLAPSED or step < settings.warmup + SETTLED:
+        return None
+    return (
+        f"step {step}: all vectors are all but one, with a mean cosine of {alike:.3f}; if it stays so, begin again "
+        f"with warmup=, a lower rate than {settings.rate:g}, or weights= that know something"
+    )
 
 
 def complaint(step: int, loss: float, cause: str, files: Sequence[str]) -> str:
