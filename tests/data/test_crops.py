@@ -108,7 +108,7 @@ def test_the_centre_view_is_what_pillow_shows(how, size):
     y, x = np.mgrid[: size[1] * 4, : size[0] * 4]
     waves = np.stack([np.sin(x / 40), np.cos(y / 30), np.sin((x + y) / 50)], -1)
     photograph = Image.fromarray(((waves + 1) * 127).astype(np.uint8))
-    expected = decode.to_tensor(decode.centre_crop(decode.fit(photograph, 64, how), 56))
+    expected = decode.to_tensor(decode.fit_centre(photograph, 64, 56, how))
     stored = decode.to_tensor(decode.fit(photograph, 64, "square"))[None]
     shown = views(stored, 56, resize=64, fit=how, aspects=torch.tensor([size[0] / size[1]]))[0, 0]
     assert (shown - expected.float()).abs().mean() < 1.5

@@ -7,10 +7,12 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from tuplet.data import decode
-from tuplet.data.decode import centre_crop, fit, read_image, to_tensor
+from tuplet.data.decode import fit, fit_centre, read_image, to_tensor
 
 
 def encoded(image, form, **options):
@@ -232,8 +234,41 @@ def test_fit_keeps_the_shape_of_what_was_squashed():
     assert abs(seen.any(0).sum() - seen.any(1).sum()) <= 1
 
 
-def test_the_centre_crop_pads_with_the_mean_colour():
-    seen = np.asarray(centre_crop(Image.new("RGB", (10, 4)), 6))
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    resize=st.integers(1, 60),
+    size=st.integers(1, 60),
+    how=st.sampled_from(["square", "shorter", "longer"]),
+    aspect=st.one_of(st.none(), st.floats(0.2, 5)),
+)
+def test_the_centre_is_that_of_the_whole_fitted_picture(width, height, resize, size, how, aspect):
+    y, x = np.mgrid[:height, :width]  # smooth: where the filter overshoots, Pillow's order of rows and columns shows
+    waves = np.stack([np.sin(x / 9), np.cos(y / 7), np.sin((x + y) / 11)], -1)
+    image = Image.fromarray((128 + 100 * waves).astype(np.uint8))
+    whole = fit(image, resize, how, aspect)
+    expected = Image.new("RGB", (size, size), decode.MEAN_COLOUR)
+    expected.paste(whole, (-((whole.width - size) // 2), -((whole.height - size) // 2)))
+    seen = fit_centre(image, resize, size, how, aspect)
+    assert np.abs(np.asarray(seen).astype(int) - np.asarray(expected)).max() <= 2
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000)])
+def test_the_centre_of_a_strip_takes_no_more_than_its_own_pixels(size, monkeypatch):
+    sizes, resized = [], Image.Image.resize
+
+    def spied(image, size, *args):
+        sizes.append(size)
+        assert max(size) <= 224
+        return resized(image, size, *args)
+
+    monkeypatch.setattr(Image.Image, "resize", spied)
+    assert fit_centre(Image.new("RGB", size, (10, 20, 30)), 256, 224).getcolors() == [(224 * 224, (10, 20, 30))]
+    assert sizes == [(224, 224)]
+
+
+def test_the_centre_is_surrounded_by_the_mean_colour():
+    seen = np.asarray(fit_centre(Image.new("RGB", (10, 4)), 4, 6))
     assert (seen[0] == decode.MEAN_COLOUR).all()
     assert (seen[1:5] == 0).all()
     assert (seen[5] == decode.MEAN_COLOUR).all()

@@ -136,15 +136,27 @@ def fitted_size(aspect: float, size: int, how: Fit) -> tuple[int, int]:
     return size, max(1, round(size / aspect))
 
 
-def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The size × size middle of an image; where it does not reach, `MEAN_COLOUR`.
+def fit_centre(
+    image: Image.Image, resize: int, size: int, how: Fit = "shorter", aspect: float | None = None
+) -> Image.Image:
+    """The size × size middle of what `fit` gives with `resize`; where that does not reach, `MEAN_COLOUR`.
 
-    >>> centre_crop(Image.new("RGB", (300, 200)), 224).size
+    The rest is not computed: that of a strip, 10,000 pixels long and one high, would take gigabytes.
+
+    >>> fit_centre(Image.new("RGB", (300, 200)), 256, 224).size
     (224, 224)
     """
-    left, top = (image.width - size) // 2, (image.height - size) // 2
+    width, height = fitted_size(image.width / image.height if aspect is None else aspect, resize, how)
+    left, top = (width - size) // 2, (height - size) // 2
+    shown = (max(left, 0), max(top, 0), min(left + size, width), min(top + size, height))
+    across, down = image.width / width, image.height / height
+    box = (
+        *(shown[0] * across, shown[1] * down),
+        *(min(shown[2] * across, image.width), min(shown[3] * down, image.height)),  # which rounding may pass
+    )
     canvas = Image.new("RGB", (size, size), MEAN_COLOUR)
-    canvas.paste(image, (-left, -top))
+    middle = image.resize((shown[2] - shown[0], shown[3] - shown[1]), Image.Resampling.BICUBIC, box)
+    canvas.paste(middle, (shown[0] - left, shown[1] - top))
     return canvas
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 from torch import Tensor
 
-from tuplet.data.decode import Fit, Source, centre_crop, fit, read_image, to_tensor
+from tuplet.data.decode import Fit, Source, fit_centre, read_image, to_tensor
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Preprocessing:
 
     def image(self, source: Source) -> Tensor:
         """Read, resize and crop one picture: uint8 RGB (3, size, size)."""
-        return to_tensor(centre_crop(fit(read_image(source), self.resize, self.how), self.size))
+        return to_tensor(fit_centre(read_image(source), self.resize, self.size, self.how))
 
 
 #: torchvision's and most of timm's.

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
 
 from tuplet.data import Dataset
-from tuplet.data.decode import centre_crop, fit
+from tuplet.data.decode import fit_centre
 from tuplet.progress import track
 
 
 def thumbnail(data: Dataset, index: int, size: int) -> str:
     """The central square of an example's picture, in its true proportions, as a data URI."""
     aspect = None if data.aspects is None else float(data.aspects[index])
-    return as_uri(centre_crop(fit(data.image(index), size, "shorter", aspect), size))
+    return as_uri(fit_centre(data.image(index), size, size, "shorter", aspect))
 
 
 def as_uri(image: Image.Image) -> str:
