@@ -43,6 +43,21 @@ def test_indexing_again_adds_nothing(place):
     assert "0 photographs added, 12 were there already" in again.output
 
 
+def test_a_mistyped_source_leaves_no_index_behind(place):
+    refused = typed("index", place / "model", place / "phots", "-o", place / "none.index")
+    assert refused.exit_code == 1
+    assert "phots does not exist" in refused.output
+    assert not (place / "none.index").exists()
+
+
+def test_another_metric_than_the_index_has_is_refused(place):
+    words = ("index", place / "model", place / "photos", "-o", place / "things.index", "--metric")
+    assert typed(*words, "dot").exit_code == 0
+    refused = typed(*words, "euclidean")
+    assert refused.exit_code == 1
+    assert "things.index has the metric dot, not euclidean, and keeps it; leave --metric out" in refused.output
+
+
 def test_another_model_is_refused_in_one_sentence(place):
     torch.manual_seed(1)
     models.create("convnet", dim=16).save(place / "other")

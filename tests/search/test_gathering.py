@@ -10,7 +10,7 @@ from PIL import Image
 
 from tuplet import models, search
 from tuplet.search import gathering
-from tuplet.search.gathering import gather
+from tuplet.search.gathering import gather, photographs
 from tuplet.search.looking import contact_sheet, query_views
 
 
@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 def test_a_folder(tmp_path, folder, embedder):
     index = search.create(tmp_path / "i", embedder=embedder)
-    report = gather(index, folder)
+    report = gather(index, photographs(folder))
     assert (report.added, report.known) == (5, 0)
     assert len(report.unreadable) == 2
     assert "cut.png cannot be read" in report.unreadable[0]
@@ -69,13 +69,13 @@ def test_it_goes_on_where_it_was(tmp_path, folder, embedder, monkeypatch):
 
     monkeypatch.setattr(index, "add", stopped)
     with pytest.raises(KeyboardInterrupt):
-        gather(index, folder)
+        gather(index, photographs(folder))
     again = search.open(tmp_path / "i")
     assert 0 < len(again) < 5
-    report = gather(again, folder)
+    report = gather(again, photographs(folder))
     assert report.known + report.added == 5
     assert len(again) == 5
-    assert gather(again, folder).added == 0
+    assert gather(again, photographs(folder)).added == 0
 
 
 def test_tars_tables_and_splits(tmp_path, folder, embedder):
@@ -83,25 +83,31 @@ def test_tars_tables_and_splits(tmp_path, folder, embedder):
         tar.add(folder / "ant", "photos/ant")
         tar.add(folder / "bee/1.png", "photos/bee/1.png")
     index = search.create(tmp_path / "tar", embedder=embedder)
-    assert gather(index, tmp_path / "photos.tar").added == 3
+    assert gather(index, photographs(tmp_path / "photos.tar")).added == 3
     assert index.known(["photos/ant/1.png"])
     (tmp_path / "photos.csv").write_text(
         "path,label,split,width,height\nphotos/ant/1.png,ant,train,90,60\nphotos/bee/1.png,bee,test,60,90\n"
     )
     index = search.create(tmp_path / "csv", embedder=embedder)
-    assert gather(index, tmp_path / "photos.csv", split="test").added == 1
+    assert gather(index, photographs(tmp_path / "photos.csv", split="test")).added == 1
     assert [hit.label for hit in index.search(torch.zeros(8))[0]] == ["bee"]
     # Its true proportions are those of the table.
     assert Image.open(io.BytesIO(index.picture("photos/bee/1.png"))).size == (40, 60)
     np.save(tmp_path / "features.npy", np.zeros((3, 2), np.float32))
     np.save(tmp_path / "features_labels.npy", np.arange(3))
     with pytest.raises(ValueError, match="holds feature vectors and no photographs"):
-        gather(index, tmp_path / "features.npy")
+        gather(index, photographs(tmp_path / "features.npy"))
+
+
+def test_splits_without_files_have_no_id_in_common():
+    train, test = ({photograph.id for photograph in photographs("glyphs", split)} for split in ("train", "test"))
+    assert not train & test
+    assert train | test == {photograph.id for photograph in photographs("glyphs")}
 
 
 def test_views_of_a_query(tmp_path, folder, embedder):
     index = search.create(tmp_path / "i", embedder=embedder)
-    gather(index, folder)
+    gather(index, photographs(folder))
     one, two = folder / "ant/1.png", folder / "bee/1.png"
     plain = query_views(index, [one, two])
     assert plain.shape == (2, 1, 8)
@@ -117,7 +123,7 @@ def test_views_of_a_query(tmp_path, folder, embedder):
 
 def test_contact_sheet(tmp_path, folder, embedder):
     index = search.create(tmp_path / "i", embedder=embedder)
-    gather(index, folder)
+    gather(index, photographs(folder))
     query = folder / "ant/1.png"
     found = index.search([query], 3)
     sheet = contact_sheet(index, [Image.open(query)], found)

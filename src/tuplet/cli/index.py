@@ -9,6 +9,7 @@ from tuplet import search
 from tuplet.cli.places import embedder_of
 from tuplet.cli.trouble import say
 from tuplet.search.gathering import LARGE, gather
+from tuplet.search.gathering import photographs as listed
 
 
 def index(
@@ -16,12 +17,16 @@ def index(
     photographs: Annotated[str, typer.Argument(metavar="PHOTOS", help="A folder, a tar, a table or a dataset.")],
     out: Annotated[str, typer.Option("--out", "-o", help="A folder; or a Milvus address, things.db or http://….")],
     split: Annotated[str | None, typer.Option(help="Only this split of the dataset: test, query …")] = None,
-    metric: Annotated[str | None, typer.Option(help="euclidean, cosine or dot [what suits the model]")] = None,
+    metric: Annotated[
+        Literal["euclidean", "cosine", "dot"] | None, typer.Option(help="What near means. [what suits the model]")
+    ] = None,
     approximate: Annotated[
         Literal["auto", "no", "hnsw", "ivf_pq"],
         typer.Option(help="Build an approximate index; auto does from a million vectors on."),
     ] = "auto",
-    recall: Annotated[float, typer.Option(help="The recall@10 that the approximate index must reach.")] = 0.95,
+    recall: Annotated[
+        float, typer.Option(min=0, max=1, help="The recall@10 that the approximate index must reach.")
+    ] = 0.95,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
 ) -> None:
     """Embed photographs and store their vectors, labels and small pictures in an index.
@@ -35,11 +40,17 @@ def index(
       tuplet index runs/birds photos/ -o http://milvus:19530#birds
     """
     embedder = embedder_of(model, device)
+    found = listed(photographs, split)  # first, so that a name that is mistyped leaves no empty index behind
     try:
         things = search.open(out, embedder)
     except FileNotFoundError:
         things = search.create(out, metric=metric, embedder=embedder)
-    report = gather(things, photographs, split)
+    if metric not in (None, things.metric):
+        raise ValueError(
+            f"{out} has the metric {things.metric}, not {metric}, and keeps it; "
+            "leave --metric out, or choose another --out"
+        )
+    report = gather(things, found)
     for sentence in report.unreadable:
         say(sentence)
     print(f"{out}: {report}; {len(things):,} in all")

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -62,30 +62,31 @@ def photographs(source: str | os.PathLike[str], split: str | None = None) -> lis
         names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
         if not all("/" in name for name in names):
             return [Photograph(_text(name), name.rpartition("/")[0], partial(_read, files[name])) for name in names]
-    found = data.open(path, complete=False)
-    found = found if split is None else found.part(split)
+    whole = data.open(path, complete=False)
+    found = whole if split is None else whole.part(split)
     if found.images is None:
         raise ValueError(f"{source} holds feature vectors and no photographs; add them with Index.add(vectors, ids)")
     base = path if path.is_dir() else path.parent
+    # What has no file is called by its place in the whole, so that no two splits have an id in common.
+    places = [place for place in range(len(whole)) if split is None or (whole.splits or ())[place] == split]
     return [
         Photograph(
-            _text(_name(found.images[row], base)) if isinstance(found.images, list) else f"{path.name}/{row}",
+            _text(_name(found.images[row], base)) if isinstance(found.images, list) else f"{path.name}/{place}",
             found.class_names[int(found.labels[row])],
             partial(found.image, row),
             None if found.aspects is None else float(found.aspects[row]),
         )
-        for row in range(len(found))
+        for row, place in enumerate(places)
     ]
 
 
-def gather(index: Searchable, source: str | os.PathLike[str], split: str | None = None) -> Gathered:
-    """Add the photographs of a source to an index that has a model. Those that are there already are passed over.
+def gather(index: Searchable, found: Sequence[Photograph]) -> Gathered:
+    """Add photographs to an index that has a model. Those that are there already are passed over.
 
     Every `BATCH` of them is kept for good at once, so what was stopped goes on where it was. A photograph that cannot
     be read is listed and left out.
     """
     embedder, begun, report = index.embedder, time.monotonic(), Gathered()
-    found = photographs(source, split)
     with index.writing():
         known = index.known([photograph.id for photograph in found])
         new = [photograph for photograph in found if photograph.id not in known]
