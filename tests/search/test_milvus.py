@@ -1,6 +1,8 @@
 """The same calls on an embedded Milvus file give what the folder gives."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -77,8 +79,30 @@ def test_photographs_and_models(tmp_path, address):
     assert index.picture("red").startswith(b"RIFF")
     with pytest.raises(ValueError, match=f"made by the model {embedder.fingerprint()[:12]}, not by"):
         search.open(where, other)
-    with pytest.raises(TypeError, match="holds no model itself; open it with embedder="):
+    with pytest.raises(TypeError, match="holds no model itself; give it with embedder="):
         search.open(where).search(photograph)
+
+
+def test_another_process_finds_what_one_added(tmp_path):
+    where = str(tmp_path / "kept.db")
+    add = "search.create(where, dim=2).add(torch.eye(2), ['east', 'north'])"
+    find = "print([hit.id for hit in search.open(where).search(torch.tensor([2.0, 1.0]))[0]])"
+    for line in (add, find):
+        script = f"import sys, torch; from tuplet import search; where = sys.argv[1]; {line}"
+        done = subprocess.run([sys.executable, "-c", script, where], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "['east', 'north']\n"
+
+
+def test_nothing_is_made_by_looking(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none.db does not exist; make it with tuplet index"):
+        search.open(str(tmp_path / "none.db#things"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_is_not_there_is_named():
+    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:1 cannot be reached as a Milvus"):
+        search.open("http://127.0.0.1:1#things")
 
 
 def test_refusals(address):

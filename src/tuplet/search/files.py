@@ -41,7 +41,9 @@ def read_manifest(folder: Path) -> Manifest:
     """The state that was committed last; a folder that is no index, or a damaged one, is refused."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no index: it has no {MANIFEST}; make one with Index.create")
+        raise FileNotFoundError(
+            f"{folder} is no index: it has no {MANIFEST}; make one with tuplet index, or Index.create in Python"
+        )
     try:
         about = json.loads(path.read_text())
         written = about.pop("format")

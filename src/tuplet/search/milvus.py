@@ -46,9 +46,15 @@ class MilvusIndex:
     def __init__(self, uri: str, embedder: Embedder | None = None) -> None:
         """Use `MilvusIndex.create` or `MilvusIndex.open`."""
         self.uri = uri
+        file = uri.partition("#")[0]
+        if file.endswith(".db") and not os.path.exists(file):  # connecting would make one
+            raise FileNotFoundError(f"{file} does not exist; make it with tuplet index, or search.create in Python")
         self._client, self._name = _connect(uri)
         if not self._client.has_collection(self._name):
-            raise FileNotFoundError(f"{uri} has no collection {self._name!r}; create it first")
+            raise FileNotFoundError(
+                f"{uri} has no collection {self._name!r}; make it with tuplet index, or search.create in Python"
+            )
+        self._client.load_collection(self._name)  # Milvus searches only what is in its memory
         about = self._client.describe_collection(self._name)
         fields = {field["name"]: field for field in about["fields"]}
         self.dim = int(fields["vector"]["params"]["dim"])
@@ -111,7 +117,10 @@ class MilvusIndex:
         """The model that made the vectors."""
         if self._embedder is None:
             what = "holds plain vectors" if self._model is None else f"was made by the model {self._model[:12]}"
-            raise TypeError(f"{self.uri} {what} and holds no model itself; open it with embedder=, or use vectors")
+            raise TypeError(
+                f"{self.uri} {what} and holds no model itself; "
+                "give it with embedder=, on the command line --model, or use vectors"
+            )
         return self._embedder
 
     def check_model(self, embedder: Embedder) -> None:
@@ -236,7 +245,14 @@ def _pymilvus() -> Any:
 
 def _connect(uri: str) -> tuple[Any, str]:
     address, _, name = uri.partition("#")
-    return _pymilvus().MilvusClient(address, token=os.environ.get("MILVUS_TOKEN", "")), name or "tuplet"
+    milvus = _pymilvus()
+    try:
+        client = milvus.MilvusClient(address, token=os.environ.get("MILVUS_TOKEN", ""))
+    except milvus.MilvusException as error:
+        raise ConnectionError(
+            f"{address} cannot be reached as a Milvus: {error.message}; check the address, MILVUS_TOKEN and the server"
+        ) from error
+    return client, name or "tuplet"
 
 
 def _condition(where: Where) -> str:
