@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 import torch
@@ -114,6 +115,34 @@ def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, se
     told = typed("search", *words)
     assert told.exit_code == code, told.output
     assert sentence in " ".join(told.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--port", "99999"], 2, "Invalid value for '--port'"),
+        (["--host", "nowhere.invalid"], 1, "cannot listen at nowhere.invalid, port 8000: "),
+        (["--token", ""], 1, "the token is empty"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_sentence(place, options, code, sentence):
+    pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+    pytest.importorskip("fastapi", reason="serving needs fastapi")
+    told = typed("serve", place / "things.index", *options)
+    assert told.exit_code == code, told.output
+    assert sentence in " ".join(told.output.split())
+    assert "vectors at" not in told.output
+
+
+def test_a_port_that_is_taken_is_named_before_anything_is_promised(place):
+    pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+    pytest.importorskip("fastapi", reason="serving needs fastapi")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = typed("serve", place / "things.index", "--port", port)
+    assert told.exit_code == 1, told.output
+    assert f"cannot listen at 127.0.0.1, port {port}: Address already in use; choose another --port" in told.output
+    assert "vectors at" not in told.output
 
 
 def test_help(place):

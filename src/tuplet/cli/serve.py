@@ -15,7 +15,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen at; others than this machine's open it to others.")
     ] = ("127.0.0.1"),
-    port: Annotated[int, typer.Option(help="The port to listen at.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0 is any free one.")] = 8000,
     token: Annotated[
         str | None, typer.Option(envvar="TUPLET_TOKEN", help="What every request must bring along.")
     ] = None,

@@ -40,6 +40,8 @@ class Guard:
         token: str | None = None,
         hosts: tuple[str, ...] | None = None,
     ) -> None:
+        if token == "":
+            raise ValueError("the token is empty and would keep nobody out; give one that is hard to guess")
         self._app, self._metrics, self._paths, self._hosts = app, metrics, paths, hosts
         self._token = None if token is None else token.encode()
         self._secret = "" if token is None else hashlib.sha256(token.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 import ipaddress
 import signal
+import socket
 import sys
 
 from tuplet import extras
@@ -27,8 +28,6 @@ def serve(
     app = create_app(index, limits, token, hosts=(*LOOPBACK, host.lower()) if local else None)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         proxy_headers=False,
@@ -37,10 +36,19 @@ def serve(
     )
     # uvicorn stops cleanly and then raises the signal again: by then there is nothing left to end.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    server = uvicorn.Server(config)
-    name = f"[{host}]" if ":" in host else host
-    print(f"{len(index):,} vectors at http://{name}:{port} (stop with ctrl-C)", flush=True)
-    server.run()
+    with _listening(host, port) as listener:
+        name = f"[{host}]" if ":" in host else host
+        print(f"{len(index):,} vectors at http://{name}:{listener.getsockname()[1]} (stop with ctrl-C)", flush=True)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket at the address, or one sentence that says why there cannot be one. Port 0 is any that is free."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (")[0].rstrip(".")
+        raise OSError(f"cannot listen at {host}, port {port}: {reason}; choose another --port or --host") from error
 
 
 def is_loopback(host: str) -> bool:
