@@ -257,6 +257,12 @@ def test_a_picture_skipped_for_its_size_is_read_once_the_limit_is_raised(photos,
     assert len(load(data, 8, tmp_path / "cache", workers=0, on_error="skip")) == 40
 
 
+def test_pictures_can_be_read_where_there_are_no_file_locks():
+    """Windows has no fcntl; only filling a cache needs it."""
+    script = "import sys; sys.modules['fcntl'] = None; import tuplet.data, tuplet.models, tuplet.sampling"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_a_device_without_room_gets_one_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 2000))
     loaded = load(from_features(torch.randn(600, 3), [0] * 600))

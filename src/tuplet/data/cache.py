@@ -6,7 +6,6 @@ renamed, so a process that is killed leaves nothing that could be taken for a ca
 same one write it once.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -105,6 +104,8 @@ def _write(place: Path, count: int, size: int, fill: Fill) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock that ends with the process, however that ends."""
+    import fcntl  # not on every system, and all but filling a cache needs none
+
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -11,7 +11,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import tuplet
-from tuplet.durable import flush
 from tuplet.models.backbone import State
 
 FORMAT = 1
@@ -35,7 +34,7 @@ def fingerprint(config: dict[str, Any], state: State) -> str:
 
 
 def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) -> None:
-    """Write both files, each under another name first, so that a reader never meets a half-written one; synced."""
+    """Write both files, each under another name first, so that a reader never meets a half-written one."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Tied weights share memory, which the format refuses; copies do not.
@@ -49,10 +48,7 @@ def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) 
     save_file(state, folder / f"{WEIGHTS}.part")
     (folder / f"{CONFIG}.part").write_text(json.dumps(about, indent=2) + "\n")
     for name in (WEIGHTS, CONFIG):
-        flush(folder / f"{name}.part")
-    for name in (WEIGHTS, CONFIG):
         os.replace(folder / f"{name}.part", folder / name)
-    flush(folder)
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], State]:
