@@ -142,7 +142,7 @@ def ranks(results: Results) -> str:
     for world in (1, 8, 64, 256, 1024):
         n = each * world
         gathered = (world - 1) * each * (DIM * item + 8)
-        reduced = 2 * (world - 1) / world * n * DIM * item
+        reduced = (world - 1) * each * DIM * item
         work = 6 * each * n * DIM
         rows.append(
             [

@@ -1,5 +1,6 @@
 """What each process of the distributed tests runs: every case on its slice, against one process with the whole."""
 
+import gc
 import os
 import sys
 from itertools import pairwise
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from losses.cases import CASES, DIM
 from losses.test_engine import batch
 from tuplet import losses, mining
+from tuplet.rows import Ranks
 
 N = 24
 
@@ -85,6 +87,16 @@ def main(rank, world, store):
     bank = losses.MemoryBank(N, DIM, dtype=torch.float64)
     bank.add(x.flip(0), labels.flip(0))
     compare("bank", *one_and_many(case, case.make, world, rank, False, {"gallery": bank}), failures)
+    # What flows back into one gather may flow into another too, and is left as it came.
+    ranks, size = Ranks(), rank + 2
+    sizes = ranks.sizes(size, torch.device("cpu"))
+    one, other = (torch.zeros(size, DIM, requires_grad=True) for _ in range(2))
+    weights = torch.arange(sum(sizes) * DIM).view(-1, DIM).float()
+    ((ranks.gather(one, sizes) + ranks.gather(other, sizes)) * weights).sum().backward()
+    expected = world * weights.split(sizes)[rank]
+    compare("shared", [expected, expected], [one.grad, other.grad], failures)
+    # What DDP averages with lies in a cycle, and its threads must have ended before the group does.
+    gc.collect()
     dist.barrier()
     dist.destroy_process_group()
     if failures:

@@ -14,24 +14,30 @@ from torch import Tensor
 
 
 class _Gather(torch.autograd.Function):
-    """All ranks' rows in rank order; back come the sums over ranks, of which each keeps its own slice."""
+    """All ranks' rows in rank order; back comes to each the sum over ranks of what flowed into its own."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: Sequence[int], group: Any) -> Tensor:
-        rank = dist.get_rank(group)
-        ctx.group, ctx.start, ctx.size = group, sum(sizes[:rank]), sizes[rank]
+        ctx.group, ctx.sizes = group, sizes
         # Collectives take equal shapes: pad to the largest, then cut the padding off.
-        padded = x.new_zeros(max(sizes), *x.shape[1:])
-        padded[: x.shape[0]] = x
+        padded = _padded(x, max(sizes))
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded, group=group)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient[ctx.start : ctx.start + ctx.size], None, None
+        parts = [_padded(part, max(ctx.sizes)) for part in gradient.split(ctx.sizes)]
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts, group=ctx.group)
+        return own[: ctx.sizes[dist.get_rank(ctx.group)]], None, None
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    """A copy of the rows with as many of zeros after them as are missing."""
+    padded = x.new_zeros(size, *x.shape[1:])
+    padded[: x.shape[0]] = x
+    return padded
 
 
 class _Sum(torch.autograd.Function):
