@@ -1,0 +1,64 @@
+"""Training on a GPU, where there is one: the host never waits between the steps that are told of."""
+
+import pytest
+import torch
+
+from training_tools import events, pictures
+from tuplet import losses, training
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+QUICK = {
+    "model": "convnet",
+    "model_options": {"size": 12, "channels": 3},
+    "dim": 4,
+    "batch_size": 16,
+    "per_class": 4,
+    "steps": 20,
+    "device": "cuda",
+    "average": 0.9,
+    **dict.fromkeys(("log_every", "evaluate_every", "checkpoint_every"), 20),
+}
+
+
+class Watchful(losses.RAWLoss):
+    """A loss that turns every wait for the device into an error, from its third call to its eighteenth."""
+
+    calls = 0
+
+    def forward(self, *given, **options):
+        self.calls += 1
+        torch.cuda.set_sync_debug_mode("error" if 3 <= self.calls <= 18 else "default")
+        return super().forward(*given, **options)
+
+
+def test_the_host_does_not_wait_within_steps(tmp_path):
+    try:
+        training.train(pictures(), tmp_path, **QUICK, loss=Watchful())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert events(tmp_path, "end")
+
+
+class Broken(losses.RAWLoss):
+    """A loss that is no number at its fourth call."""
+
+    calls = 0
+
+    def forward(self, *given, **options):
+        self.calls += 1
+        return super().forward(*given, **options) * (torch.nan if self.calls == 4 else 1.0)
+
+
+def test_a_loss_that_is_no_number_never_reaches_the_weights(tmp_path):
+    with pytest.raises(FloatingPointError, match=r"step 4: the loss is nan; .*it comes from the loss itself"):
+        training.train(pictures(), tmp_path, **QUICK, loss=Broken())
+    assert events(tmp_path, "failure")[0]["step"] == 4
+
+
+def test_losses_are_those_of_the_cpu(tmp_path):
+    options = {**QUICK, "log_every": 1, "steps": 6, "loss": "raw"}
+    training.train(pictures(), tmp_path / "gpu", **options)
+    training.train(pictures(), tmp_path / "cpu", **{**options, "device": "cpu"})
+    there, here = ([e["loss"] for e in events(tmp_path / side, "train")] for side in ("gpu", "cpu"))
+    assert len(there) == 6
+    assert there == pytest.approx(here, rel=2e-2)
