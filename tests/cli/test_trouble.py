@@ -16,6 +16,8 @@ from report_runs import draw_folder
 from tuplet.cli.trouble import said_plainly
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+TRAIN = ("train", "photos", "--out", "new", *SMALL)
+COMPARE = ("compare", "photos", "triplet", "--seeds", "1", "--out", "compared", *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,12 @@ def place(tmp_path_factory):
     (place / "empty").mkdir()
     (place / "list.csv").write_text("file,label\nphotos/ant/0.png,1\n")
     succeeded(tuplet("train", "photos", "--out", "run", *SMALL, cwd=place))
+    succeeded(tuplet(*COMPARE, cwd=place))
+    for name in (b"odd/\xff.png", b"lines/a\nb.png"):
+        copy = os.path.join(os.fsencode(place), name)
+        os.mkdir(os.path.dirname(copy))
+        shutil.copy(place / "photos/ant/0.png", copy)
+    shutil.copytree(place / "run/best", place / "my run/best")
     shutil.copytree(place / "run/best", place / "damaged")
     os.truncate(place / "damaged/model.safetensors", 100)
     shutil.copytree(place / "run", place / "swapped")
@@ -37,9 +45,6 @@ def place(tmp_path_factory):
     about["config"]["dim"] = 16
     (place / "swapped/best/embedder.json").write_text(json.dumps(about))
     return place
-
-
-TRAIN = ("train", "photos", "--out", "new", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,12 @@ TRAIN = ("train", "photos", "--out", "new", *SMALL)
         (("report", "nowhere"), "the run folder nowhere does not exist"),
         (("report", "photos"), "photos has no run.json, so it holds no finished run"),
         (("compare", "photos", "tripplet", *SMALL), "there is no loss 'tripplet'"),
+        ((*COMPARE, "--dim", "16"), "compared/triplet/seed_0 holds a run with --dim 8, not --dim 16; "
+         "give another folder, or delete that run's folder to begin again"),
+        (("embed", "run", "photos", "--out", "list.csv/v.npz"), "list.csv: File exists, and it is no folder; choose"),
+        (("embed", "run", "odd", "--out", "v.npz"), r"the name of 'odd/\udcff.png' is no UTF-8 text"),
+        (("embed", "run", "lines", "--out", "v.npz"), r"the name of 'lines/a\nb.png' has a line break"),
+        (("evaluate", "my run/best"), "name them: tuplet evaluate 'my run/best' DATA"),
         (("losses", "lifted_structur"), "did you mean 'lifted_structure'?"),
         (("data", "nowhere"), "nowhere does not exist"),
     ],
@@ -110,6 +121,8 @@ def test_one_sentence(place, words, sentence):
         ((*TRAIN, "--loss-options", "beta"), "write name=value"),
         ((*TRAIN, "--loss-options", "{beta"), "--loss-options is no valid JSON"),
         (("embed", "run", "photos", "--out", "v.txt"), "its ending must be one of .npy, .npz, .safetensors, .parquet"),
+        (("evaluate", "run", "--bootstrap", "-1"), "Invalid value for '--bootstrap'"),
+        (("compare", "photos", "triplet", "--seeds", "0"), "Invalid value for '--seeds'"),
         (("evaluate", "run", "--on", "half"), "'half' is not one of 'test', 'train', 'all'"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
@@ -222,11 +235,26 @@ def test_ctrl_c_is_code_130_and_the_same_command_goes_on(place):
     for _ in range(2):
         code, said = stopped_after(place, words, place / "stopped/checkpoint.pt")
         assert code == 130
-        assert said == "tuplet: stopped; a run goes on with the same command\n"
+        assert said == "tuplet: stopped; the same command goes on from there\n"
     events = [json.loads(line) for line in (place / "stopped/events.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["event"] == "train"]
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) >= 10
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported(place):
+    script = "import signal; signal.raise_signal(signal.SIGINT)"
+    (place / "early").mkdir()
+    (place / "early/torch.py").write_text(script)
+    done = tuplet("losses", cwd=place, env={**environment(), "PYTHONPATH": str(place / "early")})
+    assert (done.returncode, done.stderr) == (130, "tuplet: stopped\n")
+
+
+def test_a_terminal_that_knows_few_letters(place):
+    said = succeeded(tuplet("losses", "triplet", cwd=place, env={**environment(), "PYTHONIOENCODING": "ascii"}))
+    assert "[d_ap? ? d_an? + m]" in said
+    latin = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert "report.html" in succeeded(tuplet("report", "run", cwd=place, env=latin))
 
 
 def test_the_programs_own_errors_keep_their_traceback():

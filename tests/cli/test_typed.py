@@ -26,6 +26,7 @@ OPTIONS = {option.name: option for option in describe_options()}
          """--loss-options 'mining={"name":"semi_hard"}', not --loss-options beta=2.0; give"""),
         ("a larger per_class", "a larger --per-class"),
         ("seed is -1; it must be at least 0", "--seed is -1; it must be at least 0"),
+        ("seed must be an integer, got 0.5", "--seed must be an integer, got 0.5"),
         ("mirrored is True and the data", "--mirrored is True and the data"),
         # What is no keyword stays as it is: English, paths, names in quotes, options of a loss.
         ("step 7: the loss is nan; the weights are not finite", "step 7: the loss is nan; the weights are not finite"),

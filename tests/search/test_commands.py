@@ -107,7 +107,9 @@ def test_searching(place):
         (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
         (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is no valid JSON"),
         (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
-        (["things.index", "photos/red/0.png", "--top", "0"], 1, "k must be a positive integer"),
+        (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
+        (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
+        (["things.index", "photos/red/0.png", "--label", "pink"], 0, "0.png: nothing in the index fits"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, sentence):

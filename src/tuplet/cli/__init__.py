@@ -5,6 +5,7 @@ Each command is a module of this package with a function of its name. Only the o
 """
 
 import inspect
+import io
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 import tuplet
-from tuplet.cli.trouble import said_plainly
+from tuplet.cli.trouble import STOPPED, said_plainly, say
 
 COMMANDS = {
     "demo": "Train on drawn characters, test on unseen ones, and write a report: a first look in two minutes.",
@@ -41,7 +42,15 @@ a sentence, 2 wrong usage, 130 stopped by ctrl-C."""
 
 def main() -> None:
     """Run the command that the arguments name."""
-    _app(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))(prog_name="tuplet")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Hours of training must not end in an error because a terminal knows no ±.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        app = _app(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))
+    except KeyboardInterrupt:  # importing torch takes long enough to press it
+        say("stopped")
+        sys.exit(STOPPED)
+    app(prog_name="tuplet")
 
 
 def _app(called: str) -> typer.Typer:

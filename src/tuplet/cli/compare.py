@@ -1,5 +1,6 @@
 """`tuplet compare`."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,12 @@ _OTHERS = ("map_at_r", "nmi", "f1")
 def _compare(
     data: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
     losses: Annotated[
-        list[str], typer.Argument(metavar="LOSSES…", help="Names of losses, or of recipes, whose loss is meant.")
+        list[str], typer.Argument(metavar="LOSSES", help="Names of losses, or of recipes, whose loss is meant.")
     ],
     settings: dict[str, Any],
     out: Annotated[Path, typer.Option(help="The folder that keeps all runs.")] = Path("comparison"),
     recipe: Annotated[str | None, typer.Option(help="The settings that all losses share; see tuplet train.")] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="How many runs of each loss.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many runs of each loss.")] = 3,
 ) -> None:
     """Train several losses with several seeds, all else alike, and print mean ± deviation beside the papers' numbers.
 
@@ -35,7 +36,11 @@ def _compare(
       tuplet compare cub200.csv ranked_list raw_vthm nra --steps 2000 --weights resnet50.safetensors
     """
     usable_device(settings.get("device"))
-    found = training.compare(data, losses, range(seeds), out=out, recipe=recipe, **settings)
+    try:
+        found = training.compare(data, losses, range(seeds), out=out, recipe=recipe, **settings)
+    except ValueError as error:
+        # To begin one of many runs again there is no option: it would begin them all again.
+        raise ValueError(re.sub("(train with )?resume=False", "delete that run's folder", str(error))) from error
     shown = described(found["rows"][0]["mean"])
     measured = [name for name in shown if name.startswith("recall_at_") or name in _OTHERS]
     titles = [shown[name][0] for name in measured]

@@ -54,7 +54,7 @@ def _say_of_classes(data: Dataset) -> None:
     print(f"\nclasses: {', '.join(named[:8])}{', …' if len(named) > 8 else ''}")
     alone = int((sizes == 1).sum())
     if alone:
-        print(f"{alone:,} classes have a single example, which has no positive and is of no use for training")
+        print(f"classes of a single example, which has no positive and is of no use for training: {alone:,}")
     if len(named) < 2:
         print("there is a single class; training and testing need two at least")
 

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import torch
@@ -81,10 +82,10 @@ def _print_result(run: Run, baselines: dict[str, dict[str, float]], report: Path
     gain = 100 * (run.metrics["recall_at_1"] - best)
     print(f"\nTraining gained {gain:.1f} points of Recall@1 over the better of the other two.")
     print(f"The report is {report}: open it in a browser.\n\nThree commands to try next:")
-    me, folder = how_called(), run.folder
+    me, folder, other = how_called(), quote(str(run.folder)), quote(f"{run.folder}_triplet")
     tries = {
         f"{me} evaluate {folder}": "every metric of this run",
-        f"{me} train glyphs --recipe demo --loss triplet --out {folder}_triplet": "the same with another loss",
+        f"{me} train glyphs --recipe demo --loss triplet --out {other}": "the same with another loss",
         f"{me} train PHOTOS --out my_run": "your own pictures: a folder with one folder a class",
     }
     for command, about in tries.items():
@@ -95,4 +96,4 @@ def how_called() -> str:
     """What to type to call this program again: `make demo` calls one that is on nobody's path."""
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m tuplet"
-    return "tuplet" if shutil.which("tuplet") else sys.argv[0]
+    return "tuplet" if shutil.which("tuplet") else quote(sys.argv[0])

@@ -16,7 +16,7 @@ from tuplet.training.folder import replace_file
 
 def embed(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of an embedder.")],
-    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURES…", help="Files, and folders of files.")],
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURES", help="Files, and folders of files.")],
     out: Annotated[Path, typer.Option(help="The file to write: .npy, .npz, .safetensors or .parquet.")],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
 ) -> None:
@@ -37,9 +37,9 @@ def embed(
     embedder = embedder_of(model, device)
     if embedder.preprocessing is None:
         raise ValueError(f"the embedder in {model} takes feature vectors and no pictures; use tuplet.load in Python")
-    paths = [str(path) for given in pictures for path in _pictures(given)]
-    vectors = embedder.embed(paths).numpy()
+    paths = [_as_text(path) for given in pictures for path in _pictures(given)]
     out.parent.mkdir(parents=True, exist_ok=True)
+    vectors = embedder.embed(paths).numpy()
     replace_file(out, lambda aside: FORMATS[out.suffix](aside, vectors, paths))
     if out.suffix == ".npy":
         lines = "".join(f"{path}\n" for path in paths)
@@ -57,6 +57,20 @@ def _pictures(given: Path) -> list[Path]:
     if not found:
         raise ValueError(f"{given} holds no pictures; expected files such as 1.jpg")
     return found
+
+
+def _as_text(path: Path) -> str:
+    """A path as the lists of all formats can hold it."""
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"the name of {name!r} is no UTF-8 text, so that no list of paths can hold it; rename it"
+        ) from None
+    if "\n" in name:
+        raise ValueError(f"the name of {name!r} has a line break, and paths are listed one a line; rename it")
+    return name
 
 
 def _npy(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:

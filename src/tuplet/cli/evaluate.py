@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
@@ -21,11 +22,11 @@ from tuplet.training.testing import everything
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of an embedder.")],
     data: Annotated[
-        str | None, typer.Argument(metavar="[DATA]", help="As for tuplet train. [the run's own data]")
+        str | None, typer.Argument(metavar="DATA", help="As for tuplet train. [the run's own data]")
     ] = None,
     on: Annotated[Literal["test", "train", "all"], typer.Option(help="Which examples.")] = "test",
     metric: Annotated[Literal["euclidean", "cosine", "dot"], typer.Option(help="What near means.")] = "euclidean",
-    bootstrap: Annotated[int, typer.Option(metavar="N", help="Resamples for 95 % intervals; 0 is none.")] = 0,
+    bootstrap: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples for 95 % intervals; 0 is none.")] = 0,
     seed: Annotated[int, typer.Option(help="Of k-means, verification and resampling.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -40,7 +41,9 @@ def evaluate(
     embedder = embedder_of(model, device)
     about = run_of(model)
     if data is None and about is None:
-        raise ValueError(f"{model} is an embedder and knows no data; name them: tuplet evaluate {model} DATA")
+        raise ValueError(
+            f"{model} is an embedder and knows no data; name them: tuplet evaluate {quote(str(model))} DATA"
+        )
     opened = datasets.open(data or (about or {})["data"])
     chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
     settings = (about or {}).get("settings", {})

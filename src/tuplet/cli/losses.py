@@ -19,7 +19,7 @@ class Summary(NamedTuple):
 
 
 def losses(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Explain this one.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Explain this one.")] = None,
 ) -> None:
     """List every loss with its equation, its paper and what it takes; or explain one.
 

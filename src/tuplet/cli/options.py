@@ -33,7 +33,7 @@ def with_settings(command: Callable[..., None], leave_out: Collection[str] = ())
         )
         for option in offered
     ]
-    call.__doc__ = command.__doc__
+    call.__doc__, call.__name__ = command.__doc__, command.__name__.lstrip("_")
     call.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
     return call
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from PIL import Image
 
 from tuplet import search as searching
 from tuplet.cli.places import embedder_of, usable_device
@@ -15,8 +16,8 @@ from tuplet.search.looking import contact_sheet, query_views
 
 def search(
     index: Annotated[str, typer.Argument(metavar="INDEX", help="What tuplet index wrote.")],
-    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTOS…", help="What to look for.")],
-    top: Annotated[int, typer.Option(help="How many results.")] = 10,
+    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTOS", help="What to look for.")],
+    top: Annotated[int, typer.Option(min=1, help="How many results.")] = 10,
     label: Annotated[list[str] | None, typer.Option(help="Only results with this label; may be repeated.")] = None,
     where: Annotated[str | None, typer.Option(help="Only results with these metadata: '{\"year\": 2011}'.")] = None,
     distinct: Annotated[
@@ -37,6 +38,8 @@ def search(
       tuplet search birds.index left.jpg right.jpg --together --json
       tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
     """
+    if sheet is not None and sheet.suffix.lower() not in Image.registered_extensions():
+        raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of a picture, such as .jpg or .png")
     things = searching.open(index, None if model is None else embedder_of(model))
     things.embedder.to(usable_device(device))
     conditions: dict[str, Any] = _conditions(where) | ({"label": list(label)} if label else {})
@@ -54,7 +57,7 @@ def search(
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         for name, hits in answers:
-            print(name)
+            print(name if hits else f"{name}: nothing in the index fits")
             rows = [[f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), hit.id] for hit in hits]
             table(("score", "label", "id"), rows, numbers=("score",))
     if sheet is not None:

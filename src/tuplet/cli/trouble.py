@@ -12,6 +12,8 @@ import typer
 from tuplet.cli.typed import as_typed
 
 STOPPED = 130
+#: The commands that leave something to go on with.
+GOES_ON = ("demo", "train", "compare", "index")
 
 
 def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,7 +32,7 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
                 warnings.showwarning = lambda message, *_: say_typed(f"warning: {message}")
                 command(*arguments, **options)
         except KeyboardInterrupt:
-            say("stopped; a run goes on with the same command")
+            say("stopped; the same command goes on from there" if command.__name__ in GOES_ON else "stopped")
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             raise  # the reader of a pipe has had enough: typer ends quietly
@@ -54,7 +56,11 @@ def sentence(error: BaseException) -> str:
     'run/best: No space left on device; make room or choose another folder'
     """
     if isinstance(error, OSError) and error.strerror:
-        remedy = {errno.ENOSPC: "; make room or choose another folder", errno.EACCES: "; ask for the right to do so"}
+        remedy = {
+            errno.ENOSPC: "; make room or choose another folder",
+            errno.EACCES: "; ask for the right to do so",
+            errno.EEXIST: ", and it is no folder; choose another name",
+        }
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}{remedy.get(error.errno or 0, '')}"
     return str(error).strip().split("\n")[0] or type(error).__name__

@@ -17,7 +17,7 @@ _VALUE = r"'[^']*'|\{(?:[^{}]|\{[^{}]*\})*\}|True|False|None|-?\d[\w.+-]*"
 _KEYWORD = re.compile(
     rf"(?<![{_OUTSIDE}])(?:"
     rf"(?P<given>\w+)=(?P<value>{_VALUE})?"
-    r"|^(?P<subject>\w+)(?= is )"
+    r"|^(?P<subject>\w+)(?= is | must )"
     rf"|(?P<word>\w+_\w+)(?![{_OUTSIDE}]))"
 )
 

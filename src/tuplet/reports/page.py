@@ -32,7 +32,7 @@ def write(folder: str | os.PathLike[str], data: Dataset | None = None) -> Path:
 def page(run: Run) -> str:
     """The whole page of a run."""
     here, source = Path(__file__), Path(run.about["data"]).name
-    style, script = here.with_name("page.css").read_text(), here.with_name("page.js").read_text()
+    style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -72,7 +72,7 @@ def read(folder: str | os.PathLike[str], data: Dataset | None = None) -> Run:
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"
         )
     about, metrics = _json(folder / "run.json"), _json(folder / "evaluation.json")
-    history = _present(folder / "events.jsonl").read_text().splitlines()
+    history = _present(folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     try:
         vectors = load_file(_present(folder / "vectors.safetensors"))
     except SafetensorError as error:
@@ -119,6 +119,6 @@ def _present(path: Path) -> Path:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(_present(path).read_text()))
+        return dict(json.loads(_present(path).read_text(encoding="utf-8")))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}; the run must write it again") from error

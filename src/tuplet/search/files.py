@@ -45,7 +45,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} is no index: it has no {MANIFEST}; make one with tuplet index, or Index.create in Python"
         )
     try:
-        about = json.loads(path.read_text())
+        about = json.loads(path.read_text(encoding="utf-8"))
         written = about.pop("format")
         manifest = Manifest(**about) if written == FORMAT else None
     except (ValueError, KeyError, TypeError) as error:
