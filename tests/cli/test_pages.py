@@ -1,8 +1,8 @@
 """The commands that the pages show run as they stand, but for the number of steps."""
 
 import re
-import socket
 import shlex
+import socket
 import subprocess
 from contextlib import chdir
 from importlib import import_module
