@@ -209,6 +209,14 @@ def test_page_says_what_is_wrong(browser, address):
     page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"no photograph"})
     page.wait_for_selector("#problem:not([hidden])")
     assert page.inner_text("#problem") == "The body is no photograph; send JPEG, PNG, WebP or the like."
+    # Neither results of another search nor a broken picture stand beside it.
+    until(page, "document.getElementById('query').hidden")
+    assert (page.inner_text("#title"), page.query_selector_all(".hit, .chip")) == ("No results", [])
+    page.goto(f"{address}/?item=absent")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem") == "The index holds no 'absent'; ids are those of search results."
+    until(page, "document.getElementById('query').hidden")
+    assert page.inner_text("#title") == "No results"
     context.close()
 
 
