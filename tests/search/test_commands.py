@@ -51,6 +51,14 @@ def test_a_mistyped_source_leaves_no_index_behind(place):
     assert not (place / "none.index").exists()
 
 
+def test_a_model_of_vectors_is_refused_before_an_index_is_made(place):
+    models.create("mlp", dim=4, features=8).save(place / "vectors")
+    refused = typed("index", place / "vectors", place / "photos", "-o", place / "none.index")
+    assert refused.exit_code == 1
+    assert "takes feature vectors and no pictures" in refused.output
+    assert not (place / "none.index").exists()
+
+
 def test_another_metric_than_the_index_has_is_refused(place):
     words = ("index", place / "model", place / "photos", "-o", place / "things.index", "--metric")
     assert typed(*words, "dot").exit_code == 0

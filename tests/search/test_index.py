@@ -159,6 +159,13 @@ def test_a_reader_goes_on_with_its_snapshot(tmp_path):
     assert [hit.id for hit in held[0]] == ["a", "b"]
 
 
+def test_a_filter_that_json_cannot_hold_is_named(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(1, 1), ["a"], [{"year": 2011}])
+    with pytest.raises(ValueError, match=r"the filter year=.*2011.* is nothing that JSON can hold; use text, numbers"):
+        index.search(torch.zeros(1), where={"year": np.int64(2011)})
+
+
 def test_another_index_in_its_place_brings_its_own_metadata(tmp_path):
     import shutil
 

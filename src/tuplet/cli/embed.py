@@ -9,7 +9,7 @@ import typer
 from safetensors.numpy import save_file
 
 from tuplet import extras
-from tuplet.cli.places import embedder_of
+from tuplet.cli.places import picture_embedder_of
 from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.training.folder import replace_file
 
@@ -34,9 +34,7 @@ def embed(
     """
     if out.suffix not in FORMATS:
         raise typer.BadParameter(f"--out is {out}; its ending must be one of {', '.join(FORMATS)}")
-    embedder = embedder_of(model, device)
-    if embedder.preprocessing is None:
-        raise ValueError(f"the embedder in {model} takes feature vectors and no pictures; use tuplet.load in Python")
+    embedder = picture_embedder_of(model, device)
     paths = [_as_text(path) for given in pictures for path in _pictures(given)]
     out.parent.mkdir(parents=True, exist_ok=True)
     vectors = embedder.embed(paths).numpy()

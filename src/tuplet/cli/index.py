@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from tuplet import search
-from tuplet.cli.places import embedder_of
+from tuplet.cli.places import picture_embedder_of
 from tuplet.cli.trouble import say
 from tuplet.search.gathering import LARGE, gather
 from tuplet.search.gathering import photographs as listed
@@ -39,7 +39,7 @@ def index(
       tuplet index runs/birds cub200.csv --split test -o birds.index
       tuplet index runs/birds photos/ -o http://milvus:19530#birds
     """
-    embedder = embedder_of(model, device)
+    embedder = picture_embedder_of(model, device)
     found = listed(photographs, split)  # first, so that a name that is mistyped leaves no empty index behind
     try:
         things = search.open(out, embedder)

@@ -21,6 +21,14 @@ def embedder_of(folder: Path, device: str | None = None) -> Embedder:
     raise FileNotFoundError(f"{folder} holds no embedder and no run that has saved one; make one with tuplet train")
 
 
+def picture_embedder_of(folder: Path, device: str | None) -> Embedder:
+    """The same, refused where it takes no pictures."""
+    embedder = embedder_of(folder, device)
+    if embedder.preprocessing is None:
+        raise ValueError(f"the embedder in {folder} takes feature vectors and no pictures; use tuplet.load in Python")
+    return embedder
+
+
 def usable_device(name: str | None) -> str:
     """The device of that name, if this machine has it; without a name a GPU, or else the CPU.
 

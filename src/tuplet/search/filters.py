@@ -53,7 +53,7 @@ class Columns:
         for key, wanted in (where or {}).items():
             column = self.column(key, snapshot)
             choices = wanted if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
-            codes = [column.values[text] for text in map(_as_json, choices) if text in column.values]
+            codes = [column.values[text] for text in (_asked(key, each) for each in choices) if text in column.values]
             allowed = allowed & np.isin(column.codes[: len(allowed)], codes)
         return allowed
 
@@ -64,6 +64,15 @@ class Columns:
         found = [(json.loads(text), int(counts[code])) for text, code in column.values.items()]
         listed = [(value, count) for value, count in found if count and isinstance(value, str | int | float)]
         return dict(sorted(listed, key=lambda pair: (-pair[1], str(pair[0]))))
+
+
+def _asked(key: str, value: Any) -> str:
+    try:
+        return _as_json(value)
+    except TypeError as error:
+        raise ValueError(
+            f"the filter {key}={value!r} is nothing that JSON can hold; use text, numbers or booleans"
+        ) from error
 
 
 def _as_json(value: Any) -> str:
