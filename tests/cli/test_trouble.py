@@ -37,6 +37,10 @@ def place(tmp_path_factory):
         copy = os.path.join(os.fsencode(place), name)
         os.mkdir(os.path.dirname(copy))
         shutil.copy(place / "photos/ant/0.png", copy)
+    for name in ("scribbled", "cut"):
+        shutil.copytree(place / "run", place / name)
+    (place / "scribbled/run.json").write_text("{")
+    os.truncate(place / "cut/events.jsonl", 20)
     shutil.copytree(place / "run/best", place / "my run/best")
     shutil.copytree(place / "run/best", place / "damaged")
     os.truncate(place / "damaged/model.safetensors", 100)
@@ -79,6 +83,9 @@ def place(tmp_path_factory):
         (("evaluate", "empty"), "empty holds no embedder and no run"),
         (("evaluate", "damaged", "photos"), "model.safetensors is damaged"),
         (("evaluate", "swapped"), "swapped/best"),
+        (("evaluate", "scribbled"), "scribbled/run.json is not valid JSON"),
+        (("report", "scribbled"), "scribbled/run.json is not valid JSON"),
+        (("report", "cut"), "cut/events.jsonl is not valid JSON"),
         (("evaluate", "run/best"), "knows no data; name them"),
         (("evaluate", "run", "one"), "the data have 1 class"),
         (("embed", "run", "nowhere", "--out", "v.npz"), "nowhere does not exist; give pictures"),

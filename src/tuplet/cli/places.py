@@ -1,6 +1,5 @@
 """What a folder that the user names holds."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from tuplet import models
 from tuplet.models import Embedder
 from tuplet.models.folder import CONFIG
+from tuplet.reports.run import read_json
 
 
 def embedder_of(folder: Path, device: str | None = None) -> Embedder:
@@ -46,4 +46,4 @@ def usable_device(name: str | None) -> str:
 def run_of(folder: Path) -> dict[str, Any] | None:
     """What the run in a folder says of itself, if there is one."""
     path = folder / "run.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    return read_json(path) if path.is_file() else None

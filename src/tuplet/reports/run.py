@@ -71,8 +71,9 @@ def read(folder: str | os.PathLike[str], data: Dataset | None = None) -> Run:
         raise FileNotFoundError(
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"
         )
-    about, metrics = _json(folder / "run.json"), _json(folder / "evaluation.json")
-    history = _present(folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    about, metrics = read_json(folder / "run.json"), read_json(folder / "evaluation.json")
+    history = _present(folder / "events.jsonl")
+    events = [_parsed(history, line) for line in history.read_text(encoding="utf-8").splitlines() if line]
     try:
         vectors = load_file(_present(folder / "vectors.safetensors"))
     except SafetensorError as error:
@@ -80,7 +81,6 @@ def read(folder: str | os.PathLike[str], data: Dataset | None = None) -> Run:
             f"{folder / 'vectors.safetensors'} cannot be read: {error}; train or evaluate again"
         ) from error
     rows = vectors["embeddings"], vectors["labels"], vectors["indices"]
-    events = [json.loads(line) for line in history if line]
     if data is not None and not _holds(data, *rows[1:]):
         raise ValueError(f"{data} does not hold the examples that the run in {folder} was tested on; give its own data")
     data, missing = (data, "") if data is not None else _reopen(about["data"], *rows[1:])
@@ -117,8 +117,13 @@ def _present(path: Path) -> Path:
     return path
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file of a run says; one that is missing or damaged is named."""
+    return _parsed(path, _present(path).read_text(encoding="utf-8"))
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(_present(path).read_text(encoding="utf-8")))
+        return dict(json.loads(text))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}; the run must write it again") from error
