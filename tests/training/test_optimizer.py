@@ -73,6 +73,23 @@ def test_a_step_with_a_number_that_is_not_finite_leaves_the_weights_as_they_are(
     assert all(map(torch.equal, *(network.parameters() for network in networks)))
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_a_first_step_that_is_left_out_leaves_no_trace(kind):
+    torch.manual_seed(0)
+    settings, inputs = Settings(optimizer=kind, rate=0.1), torch.randn(5, 4)
+    networks = [models.create("mlp", features=4, hidden=[300], dim=2) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    spoilt, plain = (make_optimizer(settings, network, losses.RAWLoss()) for network in networks)
+    # Memory that is handed out without being filled holds what was there before.
+    del [torch.full_like(p, 7.0) for p in networks[0].parameters() for _ in range(9)][:]
+    for network, optimizer, outcomes in ((networks[0], spoilt, (torch.nan, 1.0)), (networks[1], plain, (1.0,))):
+        network(inputs).pow(4).sum().backward()
+        for outcome in outcomes:
+            leave_out_if_not_finite(optimizer, torch.tensor([outcome]))
+            optimizer.step()
+    assert all(map(torch.equal, *(network.parameters() for network in networks)))
+
+
 @pytest.mark.parametrize("longest", [None, 0.5, 100.0])
 def test_the_gradient_is_shortened_as_a_whole(longest):
     embedder = models.create("mlp", features=4, hidden=[3], dim=2)

@@ -133,6 +133,18 @@ def test_more_steps_continue_a_run_whose_schedule_allows_it(tmp_path):
         go("everything", tmp_path / "cosine")
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_checkpoint_of_an_optimiser_that_was_not_fused_goes_on(optimizer, tmp_path):
+    go("proxies", tmp_path / "at once", optimizer=optimizer)
+    go("proxies", tmp_path / "in two", optimizer=optimizer, steps=21)
+    saved = torch.load(tmp_path / "in two" / "checkpoint.pt", weights_only=True)
+    for group in saved["optimizer"]["param_groups"]:
+        group["fused"] = False
+    torch.save(saved, tmp_path / "in two" / "checkpoint.pt")
+    go("proxies", tmp_path / "in two", optimizer=optimizer)
+    assert same(weights(tmp_path / "at once"), weights(tmp_path / "in two"))
+
+
 def test_a_checkpoint_of_other_settings_or_data_is_refused_in_one_sentence(tmp_path):
     go("proxies", tmp_path, steps=3)
     for change in ({"rate": 0.5}, {"loss": "raw"}, {"dim": 7}, {"seed": 1}, {"model_options": {"hidden": [8]}}):

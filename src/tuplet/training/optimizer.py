@@ -21,7 +21,11 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
         group["start"] = group["lr"]
     # Fused: one pass over the weights, which can be called off on the device (`leave_out_if_not_finite`).
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum, fused=True)
+        sgd = torch.optim.SGD(groups, momentum=settings.momentum, fused=True)
+        # Torch makes these in the first step, and leaves them unfilled where that step is called off.
+        for p in (p for group in groups if settings.momentum for p in group["params"]):
+            sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        return sgd
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups, fused=True)
 
 

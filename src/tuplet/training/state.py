@@ -66,6 +66,9 @@ class State:
 
     def restore(self, saved: dict[str, Any], team: Team) -> None:
         """Go back to what `save` gave. With another number of processes, random numbers start from the seed."""
+        # How the optimiser works is not its state: one that is not fused could not be called off.
+        for group in saved["optimizer"]["param_groups"]:
+            group["fused"] = True
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.sampler.load_state_dict(saved["sampler"])
