@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +48,18 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "batch_size is 15 and the sampler class_balanced takes 4 at a time; choose a multiple of 4",
         ),
         ({"model": "resnet50", "weights": "x"}, "weights 'x' are neither a file nor a name known for resnet50"),
+        (
+            {"loss": "raw", "loss_options": {"mining": {"epsilon": 0.2}}},
+            "mining is {'epsilon': 0.2}; give a name, a dictionary with a name, or a rule from tuplet.mining",
+        ),
+        (
+            {"loss": "raw", "loss_options": {"mining": 0.2}},
+            "mining is 0.2; give a name, a dictionary with a name, or a rule from tuplet.mining",
+        ),
+        ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
+        ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the training classes to hold"),
+        ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),
+        ({"seed": 2**64}, "seed is 18446744073709551616; it must be at least 0 and below 2⁶³"),
         ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),
     ],
 )
@@ -138,6 +151,19 @@ def test_an_embedder_that_is_made_decides_for_itself(tmp_path):
     settings = json.loads((tmp_path / "run.json").read_text())["settings"]
     assert (settings["dim"], settings["normalize"]) == (6, True)
     assert run.embedder.width == 6
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    """As they come out of a sweep; what is saved of them can be read again."""
+    options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "rate": np.logspace(-4, -3, 2)[0]}
+    rule = {"name": "valid_triplet", "epsilon": np.float64(0.2)}
+    options["loss_options"] = {"alpha": np.float32(2), "mining": rule}
+    options["schedule"] = "constant"
+    training.train(vectors(), tmp_path, steps=np.int32(2), **options)
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    assert (settings["rate"], settings["loss_options"]["mining"]["epsilon"]) == (1e-4, 0.2)
+    training.train(vectors(), tmp_path, steps=3, **options)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 3
 
 
 def test_settings_become_plain_data_with_objects_described():

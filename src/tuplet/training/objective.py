@@ -103,9 +103,17 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
     options |= {name: value for name, value in (("num_classes", classes), ("dim", dim)) if name in takes}
     rule = options.get("mining")
     if made is not losses.TripletLoss and rule is not None:
-        about = {"name": rule} if isinstance(rule, str) else dict(rule)
-        options["mining"] = _call(_named("mining", about.pop("name"), MINING), about)
+        options["mining"] = _make_mining(rule)
     return _call(made, options)
+
+
+def _make_mining(rule: Any) -> mining.Mining:
+    if isinstance(rule, mining.Mining):
+        return copy.deepcopy(rule)
+    about = {"name": rule} if isinstance(rule, str) else dict(rule) if isinstance(rule, Mapping) else {}
+    if "name" not in about:
+        raise TypeError(f"mining is {rule!r}; give a name, a dictionary with a name, or a rule from tuplet.mining")
+    return _call(_named("mining", about.pop("name"), MINING), about)
 
 
 def _named(kind: str, name: str, table: Mapping[str, Any]) -> Any:

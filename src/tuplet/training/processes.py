@@ -108,6 +108,8 @@ def join(device: str | None) -> Team:
         chosen = torch.device(device or ("cuda" if there else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"device is {device!r}, which torch does not know; use cpu, cuda or cuda:1") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, which training does not know; use cpu, cuda or cuda:1")
     if chosen.type == "cuda" and not there:
         raise ValueError(f"device is {device!r} and torch finds no GPU here; use cpu, or leave it out")
     if chosen.type == "cuda":

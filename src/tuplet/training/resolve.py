@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from tuplet.data import Dataset
-from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
@@ -35,7 +35,7 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
     the other loss needs pairs or triplets. Feature vectors are trained with an mlp unless another model is said.
     """
     check_names(said)
-    said = {k: _as_text(v) for k, v in said.items() if not isinstance(v, Unsaid)}
+    said = {k: _as_python(v) for k, v in said.items() if not isinstance(v, Unsaid)}
     chosen = {} if recipe is None else recipe_for(recipe, data)
     if data.features is not None:
         said.setdefault("model", "mlp")
@@ -56,7 +56,14 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
     return Settings(**{**chosen, **said})
 
 
-def _as_text(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
+    """Paths as text and numpy's numbers as Python's, which files and checkpoints can hold."""
+    if isinstance(value, Mapping):
+        return {k: _as_python(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(_as_python, value))
+    if isinstance(value, np.generic):
+        return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -72,7 +79,7 @@ def plain(settings: Settings) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Embedder):
         return f"{value.config.architecture} with {sum(p.numel() for p in value.parameters()):,} parameters"
-    if isinstance(value, RowLoss):
+    if isinstance(value, nn.Module):
         return described(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}

@@ -125,8 +125,16 @@ class Settings:
                     raise ValueError(f"{name} is {value}; it must be {words}")
         if self.schedule == "step" and self.decay_every is None:
             raise ValueError("schedule='step' needs decay_every=, the number of steps after which the rate falls")
+        if self.schedule != "step" and self.decay_every is not None:
+            raise ValueError(
+                f"decay_every={self.decay_every} needs schedule='step', and the schedule is {self.schedule!r}"
+            )
         if self.test_on == "validation" and not self.validation:
             raise ValueError("test_on='validation' needs validation=, the share of the training classes to measure on")
+        if self.validation_from is not None and not self.validation:
+            raise ValueError(
+                f"validation_from={self.validation_from} needs validation=, the share of the training classes to hold out"
+            )
         if isinstance(self.loss, RowLoss) and self.loss_options:
             raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 
@@ -136,7 +144,8 @@ _COUNTS = "size resize stored_size dim per_class piece_size decay_every steps"
 _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (f"{_COUNTS} evaluate_every checkpoint_every log_every patience", lambda x: x >= 1, "at least 1"),
     ("batch_size candidates", lambda x: x >= 2, "at least 2"),
-    ("memory memory_start warmup seed weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
+    ("memory memory_start warmup weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
+    ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2⁶³"),
     ("rate head_rate loss_rate decay_factor clip", lambda x: 0 < x < math.inf, "above 0"),
     ("momentum average validation validation_from", lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
