@@ -1,7 +1,8 @@
 """Which pairs of a row are informative.
 
 A rule looks at a block of rows and keeps some of its positives and negatives; any loss with `mining=` takes one. Masks
-carry no gradient. A rule of your own is a class with one method:
+carry no gradient. The rules here leave out what is known to be easy, so that NaN stays in, and a diverged model is seen
+in the loss. A rule of your own is a class with one method:
 
 >>> class FarPositives(Mining):
 ...     def forward(self, block):
@@ -59,10 +60,10 @@ class ValidTriplet(Mining):
         s = block.similarity()
         hardest_positive = masked_min(s, block.positive)[:, None]
         hardest_negative = masked_max(s, block.negative)[:, None]
-        # Without positives the minimum is +∞, without negatives the maximum −∞: nothing passes either.
+        # Without positives the minimum is +∞, without negatives the maximum −∞: nothing passes either. NaN does.
         return (
-            block.positive & (s < hardest_negative + self.epsilon),
-            block.negative & (s > hardest_positive - self.epsilon),
+            block.positive & ~(s >= hardest_negative + self.epsilon),
+            block.negative & ~(s <= hardest_positive - self.epsilon),
         )
 
 
@@ -160,7 +161,7 @@ class NonTrivial(Mining):
     def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Compare each distance with its boundary."""
         d = block.distance()
-        return block.positive & (d > self.alpha - self.margin), block.negative & (d < self.alpha)
+        return block.positive & ~(d <= self.alpha - self.margin), block.negative & ~(d >= self.alpha)
 
 
 def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:

@@ -146,6 +146,14 @@ class TestPrecision:
         assert not gradient.isnan().any()
 
     @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("rows", [1, 24])
+    def test_a_diverged_model_is_seen_in_the_value(self, case, rows):
+        """A comparison with NaN is false, and would leave such pairs out: a loss of 0 where nothing is learned."""
+        x, labels = batch(case)
+        x[:rows] = torch.nan
+        assert case.make()(x, labels).isnan()
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
     def test_steps_out_of_autocast(self, case):
         x, labels = batch(case, dtype=torch.float32)
         loss = case.make().to(torch.float32)

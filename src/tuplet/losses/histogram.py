@@ -40,7 +40,8 @@ class HistogramLoss(RowLoss):
     def _histograms(self, s: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Ordered pairs: each unordered one twice, which the division by the counts takes out."""
         place = (s.clamp(-1, 1) + 1) * ((self.bins - 1) / 2)
-        node = place.detach().floor().clamp(0, self.bins - 2)
+        # NaN has no node, and stays in what is added to the one it is given.
+        node = place.detach().nan_to_num().floor().clamp(0, self.bins - 2)
         upper = torch.where(positive | negative, place - node, 0)
         lower = torch.where(positive | negative, 1 - (place - node), 0)
         slot = node.to(torch.int64) + self.bins * negative

@@ -54,7 +54,8 @@ class LiftedStructureLoss(RowLoss):
         self, d: Tensor, positive: Tensor, negative: Tensor, own: Tensor, other: Tensor
     ) -> tuple[Tensor, Tensor]:
         both = torch.logaddexp(own[:, None], other)
-        defined = positive & (both > _NONE / 2)
+        # NaN is not nothing, and counts.
+        defined = positive & ~(both <= _NONE / 2)
         return masked_sum((both + d).relu().square() / 2, defined), defined.sum(1)
 
 

@@ -54,5 +54,5 @@ class MarginLoss(RowLoss):
         """Each pair against its side of the boundary."""
         beta = self.beta if learned is None else learned
         pull, push = (self.margin + s - beta).relu(), (self.margin - s + beta).relu()
-        active = (positive & (pull > 0)).sum(1) + (negative & (push > 0)).sum(1)
+        active = (positive & (pull != 0)).sum(1) + (negative & (push != 0)).sum(1)
         return masked_sum(pull, positive) + masked_sum(push, negative), active

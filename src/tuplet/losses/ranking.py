@@ -41,7 +41,7 @@ class NRALoss(RowLoss):
         ends = s.gather(1, torch.stack([lowest, highest, far, near], 1))
         low, high, pair = ends.split([1, 1, 2], 1)
         spread = high - low
-        defined = positive.any(1) & negative.any(1) & (spread[:, 0] > 0)
+        defined = positive.any(1) & negative.any(1) & (spread[:, 0] != 0)
         rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(s.dtype).tiny), 0)
         far_rank, near_rank = self.transfer(rank).unbind(1)
         return -((1 + self.eps - far_rank).log() + (near_rank + self.eps).log()), defined
@@ -88,8 +88,9 @@ class RankedListLoss(RowLoss):
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """Every query counts."""
         inner = self.alpha - self.margin
-        pull = masked_mean(s - inner, positive & (s > inner))
-        active = negative & (s < self.alpha)
+        # Not those that are trivial: NaN is neither, and must not be left out.
+        pull = masked_mean(s - inner, positive & ~(s <= inner))
+        active = negative & ~(s >= self.alpha)
         violation = self.alpha - s
         exponent = self.temperature * violation.detach()
         share = torch.where(active, (exponent - masked_logsumexp(exponent, active)[:, None]).exp(), 0)
