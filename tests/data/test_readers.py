@@ -340,3 +340,9 @@ def test_a_gzip_that_is_no_tar_gets_one_sentence(tmp_path):
     path.write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match=r"^.*x\.tar\.gz cannot be read as a tar: [^\n]*; fetch it again, or"):
         tuplet_data.open(path)
+
+
+def test_one_picture_is_no_dataset(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "photo.JPG", "JPEG")
+    with pytest.raises(ValueError, match=r"photo\.JPG is one picture; give the folder of the class folders"):
+        data.open(tmp_path / "photo.JPG")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tuplet.data.arrays import features_file
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
-from tuplet.data.folders import class_folders
+from tuplet.data.folders import IMAGE_ENDINGS, class_folders
 from tuplet.data.glyphs import glyphs
 from tuplet.data.official import LAYOUTS
 from tuplet.data.tables import table
@@ -63,6 +63,8 @@ def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, com
         return table(path, columns)
     if is_features:
         return features_file(path)
+    if path.is_file() and path.suffix.lower() in IMAGE_ENDINGS:
+        raise ValueError(f"{path} is one picture; give the folder of the class folders that hold such pictures")
     files = Files.of(path)
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
     if found is None:
