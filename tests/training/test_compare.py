@@ -66,6 +66,9 @@ def test_bad_comparisons_get_one_sentence(tmp_path):
         training.compare(vectors(), ["rankedlist"], out=tmp_path)
     with pytest.raises(ValueError, match="nothing to compare"):
         training.compare(vectors(), [], out=tmp_path)
+    for labels in (["a b", "a_b"], [".."], [""]):
+        with pytest.raises(ValueError, match=r"label .* names (the same folder as 'a b'|no folder); give another"):
+            training.compare(vectors(), {label: {"loss": "raw"} for label in labels}, out=tmp_path)
     with pytest.raises(TypeError, match="give a list of names"):
         training.compare(vectors(), "raw", out=tmp_path)
 

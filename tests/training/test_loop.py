@@ -190,6 +190,14 @@ def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):
         training.train(source, tmp_path / "none", test_on="validation", **QUICK)
 
 
+@pytest.mark.parametrize(("classes", "validation", "what"), [(3, 0.0, "test"), (12, 0.1, "validation")])
+def test_measuring_a_single_class_is_warned_of(classes, validation, what, tmp_path):
+    """All neighbours are of the one class, so the first evaluation stays the best."""
+    with pytest.warns(UserWarning, match=rf"the {what} split has a single class, '\d+', whose Recall@K is the same"):
+        run = training.train(vectors(classes), tmp_path, validation=validation, **{**QUICK, "batch_size": 6})
+    assert run.metrics["step"] == 2
+
+
 def test_neighbours_among_the_classes_can_be_held_out_together(tmp_path):
     source = vectors(classes=16)
     options = {**QUICK, "test_on": "validation", "validation": 0.25}

@@ -55,6 +55,7 @@ def compare(
     name, folder, chosen = benchmark(opened), Path(out), _chosen(losses)
     if not chosen or not seeds:
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
+    _refuse_labels_without_a_folder(chosen)
     places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in chosen for seed in seeds}
     if not all((place / EVALUATION).is_file() for place in places.values()):
         opened = _held(opened, recipe, [{**options, **own} for own in chosen.values()])
@@ -83,6 +84,17 @@ def compare(
 
 def _file_name(label: str) -> str:
     return re.sub(r"[^\w.-]+", "_", label)
+
+
+def _refuse_labels_without_a_folder(labels: Iterable[str]) -> None:
+    taken: dict[str, str] = {}
+    for label in labels:
+        name = _file_name(label)
+        if not name.strip("."):
+            raise ValueError(f"the label {label!r} names no folder; give another")
+        if name in taken:
+            raise ValueError(f"the label {label!r} names the same folder as {taken[name]!r}; give another")
+        taken[name] = label
 
 
 def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:

@@ -1,6 +1,7 @@
 """The examples of a run: what is trained on, what chooses the best, and what is tested on."""
 
 import hashlib
+import warnings
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -80,17 +81,29 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
     """Split a dataset as it comes or by its classes, and some training classes off where they are to choose the best.
 
     >>> from tuplet.data import from_features
-    >>> split_examples(from_features(torch.eye(4), [0, 0, 1, 1]), Settings()).test
-    tensor([2, 3])
+    >>> split_examples(from_features(torch.eye(8), [0, 0, 1, 1, 2, 2, 3, 3]), Settings()).test
+    tensor([4, 5, 6, 7])
     """
     places = torch.arange(len(data))[:, None]
     train, test = Dataset(data.labels, data.class_names, features=places, splits=data.splits).split()
     validation = test
     if settings.validation:
         train, validation = _held_out(train, settings)
+        _warn_of_a_single_class("validation", validation, "a larger validation=")
     if settings.test_on == "validation":
         test = validation
+    else:
+        _warn_of_a_single_class("test", test, "more classes")
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
+
+
+def _warn_of_a_single_class(name: str, part: Dataset, remedy: str) -> None:
+    if len(part.classes) == 1:
+        warnings.warn(
+            f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, whose Recall@K is the same "
+            f"whatever is learned; give {remedy}",
+            stacklevel=5,
+        )
 
 
 def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
