@@ -133,6 +133,27 @@ def test_more_steps_continue_a_run_whose_schedule_allows_it(tmp_path):
         go("everything", tmp_path / "cosine")
 
 
+def test_fewer_steps_end_a_run_that_was_killed_after_them(tmp_path, monkeypatch):
+    """Before anything was measured: the step where it stands is the last one, and that is always measured."""
+    rare = {"evaluate_every": 100}
+
+    def break_off(optimizer, settings, step, original=loop.set_rate):
+        if step == 7:
+            raise Interruption
+        return original(optimizer, settings, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "set_rate", break_off)
+        with pytest.raises(Interruption):
+            go("proxies", tmp_path, **rare)
+    run = go("proxies", tmp_path, steps=5, **rare)
+    assert run.metrics["step"] == 6
+    go("proxies", tmp_path / "clean", steps=6, **rare)
+    assert same(weights(tmp_path, "best"), weights(tmp_path / "clean", "best"))
+    go("proxies", tmp_path, steps=9, **rare)
+    assert [event["step"] for event in events(tmp_path, "evaluation")] == [6, 9]
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_a_checkpoint_of_an_optimiser_that_was_not_fused_goes_on(optimizer, tmp_path):
     go("proxies", tmp_path / "at once", optimizer=optimizer)
@@ -200,6 +221,45 @@ def test_resuming_leaves_the_log_of_a_later_moment_out(tmp_path):
         log.write('{"event": "train", "step": 99}\n{"event": "tr')
     go("proxies", tmp_path, steps=9)
     assert [event["step"] for event in events(tmp_path)] == [4, 6, 6, 7, 8, 9, 9, 9]
+
+
+def test_a_log_that_was_removed_begins_where_the_run_goes_on(tmp_path):
+    go("proxies", tmp_path, steps=6)
+    (tmp_path / "events.jsonl").unlink()
+    go("proxies", tmp_path, steps=9)
+    assert [event["step"] for event in events(tmp_path, "evaluation")] == [7, 9]
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_wiped_out(tmp_path):
+    go("proxies", tmp_path, steps=3)
+    (tmp_path / "checkpoint.pt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"checkpoint.pt of a finished run is gone; give another folder, or"):
+        go("proxies", tmp_path, steps=3)
+    assert (tmp_path / "best").is_dir()
+    go("proxies", tmp_path, steps=3, resume=False)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_an_interruption_while_the_earlier_run_is_cleared_is_no_harm(moment, tmp_path, monkeypatch):
+    first = go("proxies", tmp_path, steps=3)
+    count, remove, unlink = moment, training.folder.shutil.rmtree, training.folder.Path.unlink
+
+    def counted(original):
+        def removes(*arguments, **options):
+            nonlocal count
+            if count == 0:
+                raise Interruption
+            count -= 1
+            return original(*arguments, **options)
+
+        return removes
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.folder.shutil, "rmtree", counted(remove))
+        patch.setattr(training.folder.Path, "unlink", counted(unlink))
+        with pytest.raises(Interruption):
+            go("proxies", tmp_path, steps=3, resume=False)
+    assert go("proxies", tmp_path, steps=3).metrics == first.metrics
 
 
 def test_beginning_again_clears_the_earlier_run_and_nothing_else(tmp_path):

@@ -57,7 +57,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "mining is 0.2; give a name, a dictionary with a name, or a rule from tuplet.mining",
         ),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
-        ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the training classes to hold"),
+        ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),
         ({"seed": 2**64}, "seed is 18446744073709551616; it must be at least 0 and below 2⁶³"),
         ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),

@@ -1,6 +1,7 @@
 """What goes wrong is said in one sentence: losses that are no numbers, disks that are full, folders in use."""
 
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,6 +77,26 @@ def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_pa
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["progress"]["step"] == 3
     assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
+
+
+@pytest.mark.parametrize("work", ["evaluate_every", "checkpoint_every"])
+def test_weights_that_a_step_throws_out_of_range_are_neither_measured_nor_kept(work, tmp_path):
+    """Loss and gradient of the step are finite; a rate beyond the largest number makes the weights infinite."""
+    rare = dict.fromkeys(("log_every", "evaluate_every", "checkpoint_every"), 100)
+    options = {**QUICK, **rare, "optimizer": "sgd", "rate": 1e38, "warmup": 0}
+    with pytest.raises(
+        FloatingPointError, match=r"step 1: it has diverged; the weights are not finite.*lower the rate"
+    ):
+        training.train(vectors(), tmp_path, **{**options, work: 1})
+    assert [event["event"] for event in events(tmp_path)] == ["failure"]
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_float16_gives_up_where_no_scale_helps(tmp_path):
+    """The gradient is no number because of the loss; else all steps would be left out and nothing said."""
+    loss = Broken("gradient")
+    with pytest.raises(FloatingPointError, match=r"step 44: the loss is .*; only its gradient is not finite"):
+        training.train(vectors(), tmp_path, **{**QUICK, "loss": loss, "precision": "float16", "steps": 100})
 
 
 def test_vectors_that_become_one_are_warned_of_once(tmp_path):
@@ -156,9 +177,32 @@ def test_one_folder_holds_one_run_at_a_time(tmp_path):
     training.train(vectors(), tmp_path, **QUICK)
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    for function in ("open", "mkdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, function, refuse)
+            with pytest.raises(OSError, match=r"could not be written \(.*Permission denied.*\); give another folder"):
+                training.train(vectors(), tmp_path / "run", **QUICK)
+
+
+def test_the_log_is_closed_whatever_happens(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        Events, "__init__", lambda self, *a, init=Events.__init__: opened.append(self) or init(self, *a)
+    )
+    with pytest.raises(FloatingPointError):
+        training.train(vectors(), tmp_path, **{**QUICK, "loss": Broken("nan")})
+    assert [log._file.closed for log in opened] == [True]
+
+
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="is a file; give a folder for the run"):
         training.train(vectors(), tmp_path / "file", **QUICK)
+    with pytest.raises(OSError, match=r"could not be written \(.*Not a directory.*\); give another folder"):
+        training.train(vectors(), tmp_path / "file" / "run", **QUICK)
     with pytest.raises(FileNotFoundError, match="does not exist; give a folder, a tar, a table"):
         training.train(tmp_path / "nowhere", tmp_path / "run", **QUICK)

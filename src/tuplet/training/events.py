@@ -24,7 +24,8 @@ class Events:
     def __init__(self, folder: Path, length: int, step: int) -> None:
         self.path = folder / "events.jsonl"
         self._file = self.path.open("ab", buffering=0)
-        self._file.truncate(length)
+        # A log that somebody has removed or shortened is not filled up.
+        self._file.truncate(min(length, os.fstat(self._file.fileno()).st_size))
         self._board = _tensorboard(folder, step)
 
     def write(self, event: str, step: int, **facts: Any) -> None:
@@ -44,7 +45,7 @@ class Events:
 
     def sync(self) -> int:
         """Wait until everything is on the disk; the length of the log."""
-        os.fsync(self._file.fileno())
+        told(self.path, lambda: os.fsync(self._file.fileno()))
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:

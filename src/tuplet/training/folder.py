@@ -1,5 +1,6 @@
 """The folder of a run: every file in it is written whole or not at all."""
 
+import errno
 import fcntl
 import io
 import json
@@ -9,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -21,9 +22,12 @@ from tuplet.models import Embedder
 from tuplet.models.folder import read as read_embedder
 from tuplet.training.processes import Team
 
+T = TypeVar("T")
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
 _FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
 _FOLDERS = ("best", "last", "tensorboard")
+#: Why a place cannot be written however much room there is.
+_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class RunFolder:
@@ -40,12 +44,13 @@ class RunFolder:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file; give a folder for the run")
-        self.path.mkdir(parents=True, exist_ok=True)
+        told(self.path, lambda: self.path.mkdir(parents=True, exist_ok=True))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out of the folder for as long as this process lives."""
-        with (self.path / ".lock").open("w") as file:
+        lock = self.path / ".lock"
+        with told(lock, lambda: lock.open("w")) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -60,6 +65,8 @@ class RunFolder:
                 if (self.path / name).exists():
                     raise FileExistsError(f"{self.path / name} is there and belongs to no run; give another folder")
         if anew:
+            # First what would be gone on with or returned, and last what says whose folder it is.
+            self.remove(EVALUATION, CHECKPOINT)
             for name in _FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             self.remove(*_FILES)
@@ -98,6 +105,10 @@ class RunFolder:
         """The checkpoint on the CPU, if there is one. No code in it is run."""
         path = self.path / CHECKPOINT
         if not path.is_file():
+            if (self.path / "run.json").is_file() and (self.path / EVALUATION).is_file():
+                raise FileNotFoundError(
+                    f"{path} of a finished run is gone; give another folder, or resume=False to begin again"
+                )
             return None
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -134,13 +145,14 @@ class RunFolder:
         team.align(embedder)
 
 
-def told(path: Path, write: Callable[[], object]) -> None:
+def told(path: Path, write: Callable[[], T]) -> T:
     """Write, or say in one sentence that the disk is full, or whatever else it is."""
     try:
-        write()
+        return write()
     except (OSError, SafetensorError) as error:
-        reason = _first_line(error)
-        raise OSError(f"{path} could not be written ({reason}); make room, then call again to go on") from error
+        elsewhere = isinstance(error, OSError) and error.errno in _NEVER_HERE
+        remedy = "give another folder" if elsewhere else "make room, then call again to go on"
+        raise OSError(f"{path} could not be written ({_first_line(error)}); {remedy}") from error
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -155,7 +167,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     aside = path.with_name(f"{path.name}.part")
     try:
         told(path, lambda: write(aside))
-        flush(aside)
+        # Some file systems find out that they are full only when they are asked to finish.
+        told(path, lambda: flush(aside))
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

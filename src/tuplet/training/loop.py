@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,14 +25,17 @@ from tuplet.training.processes import Team
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress, State
 from tuplet.training.testing import everything, recalls, vectors_of
-from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine
+from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine, too_far, weights_are_finite
+
+#: Halvings of float16's first scale, 2¹⁶, down to the smallest number that it has, 2⁻²⁴.
+SCALES = 40
 
 
 class Launched(NamedTuple):
     """A step, counted from 1, whose loss and length of gradient are on their way."""
 
     step: int
-    batch: Batch
+    examples: Tensor
     embeddings: Tensor
     told: Late
 
@@ -53,6 +56,8 @@ class Loop:
     identity: dict[str, Any]
     warned: bool = False
     """Whether a collapse was spoken of."""
+    left_out: int = 0
+    """Steps in a row whose gradient was not finite."""
 
     def train(self) -> None:
         """Go on until the last step, or until nothing has become better for long enough."""
@@ -83,9 +88,10 @@ class Loop:
 
                 value, embeddings = backward(embed, inputs, loss_of, scaler.scale, settings.piece_size, hold)
                 scaler.unscale_(optimizer)
-                launched.append(Launched(step + 1, batch, embeddings, Late(value, shorten(optimizer, settings.clip))))
+                numbers = Late(value, shorten(optimizer, settings.clip))
+                launched.append(Launched(step + 1, batch.index, embeddings, numbers))
                 if not scaler.is_enabled():
-                    leave_out_if_not_finite(optimizer, launched[-1].told.there)
+                    leave_out_if_not_finite(optimizer, numbers.there)
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
@@ -112,6 +118,11 @@ class Loop:
                         better = self._evaluate()
                 if better or finished(progress, settings) or saves:
                     self._checkpoint(better)
+        # A run that was killed may have come farther already than it is to go now.
+        if progress.evaluated < progress.step:
+            with half:
+                better = self._evaluate()
+            self._checkpoint(better)
 
     def evaluate_best(self) -> None:
         """Every metric of the best embedder on the test split, and its vectors."""
@@ -130,7 +141,6 @@ class Loop:
             found = {"best_step": progress.best_step, "recall_at_1": metrics["recall_at_1"]}
             self.events.write("end", step=progress.step, **found, seconds=progress.seconds)
             self.events.sync()
-            self.events.close()
             # Written last: it says that the run is finished.
             self.folder.write_json(EVALUATION, metrics)
 
@@ -159,8 +169,12 @@ class Loop:
         """Measure what there is; whether it is the best so far."""
         state, progress, part = self.state, self.state.progress, self.examples.validation
         vectors = vectors_of(state.result, part, self.team)
+        if not bool(vectors.isfinite().all()):
+            cause = likely_cause(self.settings, state.embedder, vectors, math.nan)
+            self._stop(progress.step, "it has diverged", cause)
         found = self.team.from_leader(recalls(vectors, part.data, self.examples.ks) if self.team.leads else {})
         better = found["recall_at_1"] > progress.best
+        progress.evaluated = progress.step
         progress.since_best = 0 if better else progress.since_best + 1
         if better:
             progress.best, progress.best_step = found["recall_at_1"], progress.step
@@ -180,6 +194,9 @@ class Loop:
         The best takes its place after the checkpoint that speaks of it: whenever a run is killed, the two agree.
         """
         progress = self.state.progress
+        # A step whose numbers are all finite may still throw the weights out of range.
+        if not weights_are_finite(self.state.embedder):
+            self._stop(progress.step, "it has diverged", too_far(self.settings))
         if self.events is not None:
             progress.log_length = self.events.sync()
             if best:
@@ -194,22 +211,23 @@ class Loop:
         """Take in the losses of all steps but the last few, and give the length of the last gradient among them."""
         gradient = math.nan
         while len(launched) > but:
-            loss, gradient = launched[0].told.read()
-            # With float16 the scaler leaves out a step whose gradient overflows, and goes on at a smaller scale.
-            if not math.isfinite(loss) or not (math.isfinite(gradient) or self.state.scaler.is_enabled()):
-                self._stop(launched[0], loss)
+            step, examples, embeddings, told = launched.popleft()
+            loss, gradient = told.read()
+            self.left_out = 0 if math.isfinite(gradient) else self.left_out + 1
+            # With float16 the scaler leaves out a step whose gradient overflows, and goes on at half the scale.
+            if not math.isfinite(loss) or self.left_out > (SCALES if self.state.scaler.is_enabled() else 0):
+                cause = likely_cause(self.settings, self.state.embedder, embeddings, loss)
+                numbers = [number for own in self.team.of_all(examples.tolist()) for number in own]
+                files = [self.examples.train.data.path(number) for number in numbers]
+                self._stop(step, f"the loss is {loss:g}", cause, files)
             self.state.progress.losses.append(loss)
-            launched.popleft()
         return gradient
 
-    def _stop(self, failed: Launched, loss: float) -> NoReturn:
-        """Say at which step, on which files and probably why the loss is no number; the checkpoint before it stays."""
-        numbers = [number for own in self.team.of_all(failed.batch.index.tolist()) for number in own]
-        files = [self.examples.train.data.path(number) for number in numbers]
-        cause = likely_cause(self.settings, self.state.embedder, failed.embeddings, loss)
+    def _stop(self, step: int, what: str, cause: str, files: Sequence[str] = ()) -> NoReturn:
+        """Say at which step, why and on which files it goes no further; the checkpoint before it stays."""
         if self.events is not None:
-            self.events.write("failure", step=failed.step, cause=cause, files=files)
-        raise FloatingPointError(complaint(failed.step, loss, cause, files))
+            self.events.write("failure", step=step, cause=cause, files=files)
+        raise FloatingPointError(complaint(step, what, cause, files))
 
 
 def finished(progress: Progress, settings: Settings) -> bool:

@@ -105,7 +105,11 @@ def _run(data: Dataset, folder: RunFolder, settings: Settings, about: dict[str, 
             if saved is not None:
                 state.restore(saved, team)
             loop = Loop(settings, examples, state, folder, events, team, identity)
-            loop.train()
-            loop.evaluate_best()
+            try:
+                loop.train()
+                loop.evaluate_best()
+            finally:
+                if events is not None:
+                    events.close()
         folder.load_embedder("best", embedder, team)
         return Run(embedder.eval(), team.from_leader(folder.read_json(EVALUATION) or {}), folder.path)

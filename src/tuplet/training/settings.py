@@ -132,9 +132,7 @@ class Settings:
         if self.test_on == "validation" and not self.validation:
             raise ValueError("test_on='validation' needs validation=, the share of the training classes to measure on")
         if self.validation_from is not None and not self.validation:
-            raise ValueError(
-                f"validation_from={self.validation_from} needs validation=, the share of the training classes to hold out"
-            )
+            raise ValueError(f"validation_from={self.validation_from} needs validation=, the share of the classes")
         if isinstance(self.loss, RowLoss) and self.loss_options:
             raise ValueError("loss_options belong to a loss by name; a loss object has its own already")
 

@@ -27,6 +27,8 @@ class Progress:
     """How far a run has come."""
 
     step: int = 0
+    evaluated: int = 0
+    """The last step that was measured."""
     best: float = -1.0
     best_step: int = 0
     since_best: int = 0

@@ -1,10 +1,11 @@
 """What to say when a loss or a gradient is no number any more, or all vectors become one."""
 
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.utils import get_total_norm
 
 from tuplet.models import Embedder
 from tuplet.training.settings import Settings
@@ -12,9 +13,9 @@ from tuplet.training.settings import Settings
 
 def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, loss: float) -> str:
     """The likely cause of a loss or a gradient that is not finite, and what to try."""
-    slower = f"lower the rate from {settings.rate:g}, or set warmup= or clip="
-    if not all(bool(p.isfinite().all()) for p in embedder.parameters()):
-        return f"the weights are not finite, so an earlier step went too far: {slower}"
+    slower = _slower(settings)
+    if not weights_are_finite(embedder):
+        return too_far(settings)
     if not bool(embeddings.isfinite().all()):
         if settings.precision == "float16":
             return "the network's output is not finite, as float16 overflows above 65,504: use precision='bfloat16'"
@@ -25,6 +26,25 @@ def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, los
         return "the embeddings are finite and of unit length, so it comes from the loss itself: look at its options"
     longest = float(embeddings.norm(dim=1).max())
     return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
+
+
+def weights_are_finite(embedder: Embedder) -> bool:
+    """Whether all weights are numbers, with one look at the device.
+
+    >>> from tuplet import models
+    >>> weights_are_finite(models.create("mlp", features=2, hidden=[], dim=1))
+    True
+    """
+    return bool(get_total_norm(list(embedder.parameters()), inf).isfinite())
+
+
+def too_far(settings: Settings) -> str:
+    """The likely cause of weights that are not finite."""
+    return f"the weights are not finite, so a step went too far: {_slower(settings)}"
+
+
+def _slower(settings: Settings) -> str:
+    return f"lower the rate from {settings.rate:g}, or set warmup= or clip="
 
 
 #: Mean cosine of two vectors above which they are all but one, and the steps after which networks that learn are below.
@@ -53,11 +73,11 @@ def collapsed(alike: float, step: int, settings: Settings) -> str | None:
     )
 
 
-def complaint(step: int, loss: float, cause: str, files: Sequence[str]) -> str:
-    """One sentence with the step, the cause and the batch.
+def complaint(step: int, what: str, cause: str, files: Sequence[str]) -> str:
+    """One sentence with the step, the cause and, where one is to blame, the batch.
 
-    >>> complaint(7, float("nan"), "the rate is too high", ["a.png", "b.png"])
+    >>> complaint(7, "the loss is nan", "the rate is too high", ["a.png", "b.png"])
     'step 7: the loss is nan; the rate is too high; the batch was a.png, b.png'
     """
     listed = ", ".join(files[:5]) + (f" and {len(files) - 5} more, listed in events.jsonl" if len(files) > 5 else "")
-    return f"step {step}: the loss is {loss:g}; {cause}; the batch was {listed}"
+    return f"step {step}: {what}; {cause}" + (f"; the batch was {listed}" if files else "")
