@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from losses import label_patterns as patterns
 from losses.cases import CASES, CLASSES, DIM
 from losses.oracle_rows import by_vector
+from tuplet import losses
 
 
 def label_strategy(case):
@@ -91,3 +92,22 @@ def test_custom_comparison(case, data):
     value = loss(x, sets, same=share_one, block_rows=data.draw(st.integers(1, n)))
     truth = call(case, loss, x, sets, same=share_one)
     assert_same(case, [x], (value, gradients(value, [x])), (truth, gradients(truth, [x])))
+
+
+def test_custom_comparison_of_triplets_in_turn():
+    x, sets = patterns.embeddings(6, DIM, 0), torch.eye(3, dtype=torch.bool)[[0, 0, 1, 2, 2, 0]]
+    value = losses.TripletLoss(mining="disjoint")(x, sets, same=lambda a, b: (a[:, None] & b).any(-1))
+    torch.testing.assert_close(value, losses.TripletLoss(mining="disjoint")(x, torch.tensor([0, 0, 1, 2, 2, 0])))
+
+
+def test_custom_comparison_with_proxies():
+    """Several classes an example: of a proxy, the positives are the examples that have its class."""
+    has = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]).bool()
+    x = patterns.embeddings(5, DIM, 0)
+    loss = losses.ProxyAnchorLoss(3, DIM).double()
+    s = torch.nn.functional.normalize(loss.proxies) @ x.T
+    pull, push = (-32 * (s - 0.1)).exp(), (32 * (s + 0.1)).exp()
+    truth = (pull * has.T).sum(1).log1p().sum() / 2 + (push * ~has.T).sum(1).log1p().mean()
+    value = loss(x, has, same=lambda classes, has: has.T[classes], block_rows=2)
+    torch.testing.assert_close(value, truth)
+    torch.testing.assert_close(*(torch.autograd.grad(v, loss.proxies)[0] for v in (value, truth)))

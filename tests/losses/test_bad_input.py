@@ -56,6 +56,47 @@ def test_gallery():
         LOSS(X, Y, gallery=X, gallery_labels=Y[:5])
 
 
+def test_a_memory_brings_its_own_labels():
+    with refused(ValueError, "gallery_labels", "memory", "leave"):
+        LOSS(X, Y, gallery=losses.MemoryBank(4, 4), gallery_labels=torch.zeros(4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "words"),
+    [
+        (X[:, :1], Y, ValueError, ["dim=4", "dimension 1"]),
+        (X[0], Y, ValueError, ["embeddings", r"\(4,\)"]),
+        (X.tolist(), Y, TypeError, ["embeddings", "list", "as_tensor"]),
+        (X, Y[:1], ValueError, ["labels", "1 for 6 vectors"]),
+        (X, Y.float(), TypeError, ["labels", "float32", r"\.long"]),
+        (X, Y[:, None], ValueError, ["labels", r"\(6, 1\)"]),
+    ],
+)
+def test_what_a_memory_cannot_hold(x, y, error, words):
+    bank = losses.MemoryBank(8, 4)
+    with refused(error, *words):
+        bank.add(x, y)
+    assert bank.filled == 0
+
+
+@pytest.mark.parametrize(
+    ("same", "words"),
+    [
+        (lambda a, b: a == b, [r"\(6, 6\)", r"\(6,\)"]),
+        (lambda a, b: (a[:, None] == b).float(), ["bool", "float32"]),
+        (lambda a, b: a[:, None].eq(b).tolist(), ["torch.Tensor", "list"]),
+    ],
+)
+def test_comparison(same, words):
+    with refused((TypeError, ValueError), "same", *words):
+        LOSS(X, Y, same=same)
+
+
+def test_weights():
+    with refused(TypeError, "embeddings", "list", "as_tensor"):
+        LOSS.weights(X.tolist(), Y)
+
+
 def test_mining():
     with refused(TypeError, "mining", "'hard'", "ValidTriplet"):
         losses.RAWLoss(mining="hard")
@@ -70,6 +111,8 @@ def test_options():
         LOSS(X, Y, block_rows=0)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1)
+    with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
+        losses.TripletLoss()(X, Y, max_per_class=1, same=lambda a, b: a[:, None] == b)
     with refused(ValueError, "variant", "'all'", "'ovo'"):
         losses.NPairLoss("all")
     with refused(ValueError, "bins", "1"):
@@ -83,6 +126,10 @@ def test_batches_of_the_wrong_make():
         losses.NPairLoss()(X, torch.tensor([0, 0, 1, 1, 1, 1]))
     with refused(ValueError, "exactly two", r"\(5,\)"):
         losses.NPairLoss()(X[:5], Y[:5])
+    with refused(ValueError, "one positive for each query", "label 1 has 2", "NPairAllLoss"):
+        losses.NPairLoss()(X[:3], Y[1:4], gallery=X, gallery_labels=torch.tensor([0, 1, 1, 5, 5, 6]))
+    with refused(ValueError, "one positive for each query", "label 0 has 2", "NPairAllLoss"):
+        losses.NPairLoss(symmetric=True)(X[:3], Y[:3], gallery=X[:2], gallery_labels=torch.tensor([0, 1]))
     with refused(ValueError, "rows 0 to 2", r"\[0, 0, 0\]", "TripletSampler"):
         losses.TripletLoss(mining="disjoint")(X, torch.tensor([0, 0, 0, 1, 1, 2]))
     with refused(ValueError, "4 rows", "anchor, positive, negative"):
@@ -100,6 +147,14 @@ def test_proxies(make):
         loss(X[:, :3], Y)
     with refused(ValueError, "leave gallery= out"):
         loss(X, Y, gallery=X, gallery_labels=Y)
+
+
+@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
+def test_no_proxies(make):
+    with refused(ValueError, "num_classes=0", "dim=4", "at least 1"):
+        make(0, 4)
+    with refused(ValueError, "num_classes=3", "dim=0", "at least 1"):
+        make(3, 0)
 
 
 def test_a_loss_without_rows():

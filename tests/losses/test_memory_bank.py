@@ -30,7 +30,18 @@ def test_rows_that_were_never_filled_do_not_count(loss):
     bank = losses.MemoryBank(50, 4)
     assert loss(x, y, gallery=bank) == 0
     bank.add(x.flip(0), y.flip(0))
-    torch.testing.assert_close(loss(x, y, gallery=bank), loss(x, y, gallery=x.flip(0), gallery_labels=y.flip(0)))
+    truth = loss(x, y, gallery=x.flip(0), gallery_labels=y.flip(0))
+    torch.testing.assert_close(loss(x, y, gallery=bank), truth)
+    torch.testing.assert_close(loss(x, y, gallery=bank, max_per_class=4), truth)
+
+
+def test_rows_that_were_never_filled_have_no_role_to_swap():
+    loss = losses.NPairLoss(symmetric=True, norm_penalty=0.1)
+    x, g, y = torch.randn(6, 4), torch.randn(3, 4), torch.arange(6)
+    bank = losses.MemoryBank(6, 4)
+    assert losses.NPairLoss(symmetric=True)(x, y, gallery=bank) == 0
+    bank.add(g, y[2:5])
+    torch.testing.assert_close(loss(x, y, gallery=bank), loss(x, y, gallery=g, gallery_labels=y[2:5]))
 
 
 def test_a_reloaded_bank_goes_on_bit_for_bit():

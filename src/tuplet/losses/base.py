@@ -121,7 +121,7 @@ class RowLoss(nn.Module):
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
         [[0.0, -0.5], [-0.5, 0.0]]
         """
-        view = look(self, embeddings.detach(), labels, gallery, gallery_labels, same=same)
+        view = look(self, embeddings, labels, gallery, gallery_labels, same=same)
         return table_weights(self, self.arrange(view))
 
 
@@ -148,7 +148,7 @@ def evaluate(loss: RowLoss, view: View) -> Tensor:
 
 def table_weights(loss: RowLoss, view: View) -> Tensor:
     """The derivative of the loss by the whole table of a view."""
-    q, g = geo.side(view.queries, view.geometry), geo.side(view.there.detach(), view.geometry)
+    q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
     with torch.enable_grad(), torch.autocast(view.queries.device.type, enabled=False):
         table = geo.table(q, g, view.geometry).requires_grad_()
         value = loss.value(replace(view, table=table))
@@ -175,6 +175,8 @@ def look(
     _check_batch(embeddings, labels, same is not None, check_finite)
     valid = None
     if isinstance(gallery, MemoryBank):
+        if gallery_labels is not None:
+            raise ValueError("gallery_labels were given beside a memory bank, which has its own; leave them out")
         gallery_labels, valid = gallery.labels, gallery.valid()
         gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype))
     if gallery is not None:

@@ -47,12 +47,12 @@ class NPairLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Firsts against seconds, and the other way round if symmetric."""
-        there = view.select(*_pairs(view)) if view.gallery is None else view
+        there = view.select(*_pairs(view)) if view.gallery is None else _with_one_positive(view)
         value = there.mean(self.rows)
         if self.symmetric:
-            value = (value + _swapped(there).mean(self.rows)) / 2
+            value = (value + _with_one_positive(_swapped(there)).mean(self.rows)) / 2
         if self.norm_penalty:
-            used = [view.queries] if view.gallery is None else [view.queries, view.gallery]
+            used = [view.queries] if view.gallery is None else [view.queries, view.gallery[_filled(view)]]
             squares = torch.cat([vectors.to(view.dtype).square().sum(1) for vectors in used])
             value = value + self.norm_penalty * squares.mean()
         return value
@@ -88,15 +88,35 @@ def _pairs(view: View) -> tuple[Tensor, Tensor]:
     return order[0::2], order[1::2]
 
 
+def _with_one_positive(view: View) -> View:
+    """The view, of which no query may have more than one positive."""
+    if view.checks_values and view.size:
+        count = replace(view, max_per_class=None).members().exists.sum(1)
+        if (count > 1).any():
+            query = int((count > 1).nonzero()[0])
+            raise ValueError(
+                f"NPairLoss needs one positive for each query, but label {view.labels[query].tolist()} has "
+                f"{int(count[query])}; use NPairAllLoss for galleries of any shape"
+            )
+    return view
+
+
+def _filled(view: View) -> Tensor | slice:
+    """Which of the gallery there are: all, unless it is a memory."""
+    return slice(None) if view.valid is None else view.valid
+
+
 def _swapped(view: View) -> View:
     """The gallery as queries, the queries as gallery."""
+    there = _filled(view)
     return replace(
         view,
-        queries=view.there,
-        labels=view.there_labels,
+        queries=view.there[there],
+        labels=view.there_labels[there],
         gallery=view.queries,
         gallery_labels=view.labels,
-        table=None if view.table is None else view.table.T,
+        valid=None,
+        table=None if view.table is None else view.table.T[there],
     )
 
 

@@ -8,10 +8,13 @@ from torch.nn.functional import normalize, softplus
 
 from tuplet.losses.base import RowLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum
+from tuplet.rows.engine import equal_labels
 
 
 def _proxies(num_classes: int, dim: int) -> nn.Parameter:
     """Random directions of about unit length."""
+    if num_classes < 1 or dim < 1:
+        raise ValueError(f"proxies need num_classes and dim of at least 1, got num_classes={num_classes} and dim={dim}")
     return nn.Parameter(torch.randn(num_classes, dim) / dim**0.5)
 
 
@@ -24,7 +27,7 @@ def _beside(view: View, proxies: Tensor, name: str) -> tuple[Tensor, Tensor]:
             f"{name} was made for dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
             "make the loss with the model's dimension"
         )
-    if view.checks_values:
+    if view.checks_values and view.same is equal_labels:
         wrong = (view.labels < 0) | (view.labels >= proxies.shape[0])
         if wrong.any():
             raise ValueError(
@@ -102,6 +105,14 @@ class SoftmaxLoss(RowLoss):
         return softplus(masked_logsumexp(logits, negative) - masked_sum(logits, positive)), positive.any(1)
 
 
+def _present(view: View) -> Tensor:
+    """How many of the proxies that are the queries have an example."""
+    if view.same is equal_labels:
+        return torch.zeros(view.size, device=view.labels.device).scatter_(0, view.there_labels, 1.0).sum()
+    with torch.no_grad():
+        return view.total(lambda s, positive, negative: (s[:, 0], positive.any(1)))[1]
+
+
 class ProxyAnchorLoss(RowLoss):
     """The proxies, made unit, are the queries, and the batch is their gallery.
 
@@ -138,8 +149,7 @@ class ProxyAnchorLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Two means with counts of their own, so each proxy brings its share of both."""
-        present = torch.zeros(view.size, device=view.labels.device).scatter_(0, view.there_labels, 1.0)
-        total, _ = view.total(self._anchors, shared=(present.sum().clamp_min(1),))
+        total, _ = view.total(self._anchors, shared=(_present(view).clamp_min(1),))
         return total
 
     def _anchors(self, s: Tensor, positive: Tensor, negative: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 from tuplet.losses.base import RowLoss
 from tuplet.mining import semi_hard
 from tuplet.rows import View, masked_max, masked_min, masked_sum, weighted
+from tuplet.rows.engine import equal_labels
 
 Choice = Literal["all", "semi_hard", "hardest", "disjoint"]
 
@@ -93,7 +94,7 @@ class TripletLoss(RowLoss):
                 f"{'' if view.gallery is None else ' and a gallery'}; give anchor, positive, negative in turn"
             )
         anchor = torch.arange(0, n, 3, device=view.queries.device)
-        if view.checks_values:
+        if view.checks_values and view.same is equal_labels:
             labels = view.labels[anchor]
             wrong = (labels != view.labels[anchor + 1]) | (labels == view.labels[anchor + 2])
             if wrong.any():

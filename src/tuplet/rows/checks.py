@@ -8,8 +8,8 @@ from tuplet.rows import geometry as geo
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def check_vectors(vectors: Tensor, name: str) -> None:
-    """A float matrix with at least one row."""
+def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
+    """A float matrix, with at least one row unless it may be `empty`."""
     if not isinstance(vectors, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(vectors).__name__}; convert them with torch.as_tensor"
@@ -20,7 +20,7 @@ def check_vectors(vectors: Tensor, name: str) -> None:
         )
     if not vectors.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {vectors.dtype}; convert them with .float()")
-    if vectors.shape[0] == 0 or vectors.shape[1] == 0:
+    if vectors.numel() == 0 and not empty:
         raise ValueError(f"{name} must not be empty, got shape {tuple(vectors.shape)}; give at least one vector")
 
 
@@ -72,9 +72,20 @@ def reads_values(tensor: Tensor, asked: bool) -> bool:
     return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
 
 
-def check_class_size(labels: Tensor, max_per_class: int) -> None:
+def check_same(same: Tensor, queries: int, members: int) -> None:
+    """What a comparison of the user's own gives: a truth value for each query and gallery member."""
+    if not isinstance(same, Tensor) or same.dtype != torch.bool:
+        got = same.dtype if isinstance(same, Tensor) else type(same).__name__
+        raise TypeError(f"same= must give a torch.Tensor of bool, got {got}; compare the labels with == or isin")
+    if same.shape != (queries, members):
+        raise ValueError(
+            f"same= must give a table of shape {(queries, members)}, queries by gallery, got {tuple(same.shape)}; "
+            "compare labels[:, None] with gallery_labels"
+        )
+
+
+def check_class_size(largest: int, max_per_class: int) -> None:
     """No class larger than promised."""
-    largest = int(labels.unique(return_counts=True)[1].max())
     if largest > max_per_class:
         raise ValueError(
             f"max_per_class is {max_per_class}, but a class has {largest} examples; "

@@ -18,6 +18,7 @@ from torch.utils._triton import has_triton
 
 from tuplet.rows import fused
 from tuplet.rows import geometry as geo
+from tuplet.rows.checks import check_same
 from tuplet.rows.once import first_derivative
 
 # What one table may take; ten to twenty live at once while a block is differentiated. On a CPU a table should stay near
@@ -56,6 +57,8 @@ def block_masks(
     Where query i is gallery member i (`member`) it is neither for itself.
     """
     positive = same(labels, gallery_labels)
+    if same is not equal_labels:
+        check_same(positive, len(labels), len(gallery_labels))
     negative = ~positive
     if member:
         positive, negative = _without_itself(positive, start), _without_itself(negative, start)

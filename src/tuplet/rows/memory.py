@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from tuplet.rows.checks import check_labels, check_vectors
+
 
 class MemoryBank(nn.Module):
     """The last `size` embeddings and their labels, as a gallery that reaches beyond the batch.
@@ -35,7 +37,14 @@ class MemoryBank(nn.Module):
     @torch.no_grad()
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
         """Put a batch in place of the oldest rows; of a batch larger than the bank, the last rows stay."""
-        size = self.vectors.shape[0]
+        check_vectors(embeddings, "embeddings", empty=True)
+        check_labels(labels, embeddings, "labels", custom=False)
+        size, dim = self.vectors.shape
+        if embeddings.shape[1] != dim:
+            raise ValueError(
+                f"MemoryBank was made for dim={dim}, got embeddings of dimension {embeddings.shape[1]}; "
+                "make it with the model's dimension"
+            )
         n, keep = embeddings.shape[0], min(embeddings.shape[0], size)
         slots = (self.position + torch.arange(n - keep, n, device=self.vectors.device)) % size
         self.vectors[slots] = embeddings[n - keep :].detach().to(self.vectors.dtype)

@@ -237,17 +237,24 @@ class View:
 
     def members(self) -> Members:
         """The positives of each query as indices: (n, K), with K the most that any has."""
-        if self.same is equal_labels and self.max_per_class is not None and self.checks_values:
-            check_class_size(self.there_labels, self.max_per_class)
+        if self.max_per_class is not None and self.checks_values:
+            check_class_size(self._largest_class(), self.max_per_class)
         # A sort is a dozen launches, and long ones.
         if self.same is equal_labels and not self._only_launches:
             return members_by_label(self.labels, self.there_labels, self.valid, self.member, self.max_per_class)
+        return members_by_mask(self._positives, self.member, self.max_per_class)
 
-        def positives() -> Iterator[Tensor]:
-            for start in range(0, self.size, self._block_rows):
-                yield self._masks(start, min(start + self._block_rows, self.size))[0]
+    def _positives(self) -> Iterator[Tensor]:
+        """The masks of the positives, block by block."""
+        for start in range(0, self.size, self._block_rows):
+            yield self._masks(start, min(start + self._block_rows, self.size))[0]
 
-        return members_by_mask(positives, self.member, self.max_per_class)
+    def _largest_class(self) -> int:
+        """How many are alike at most, a query among its own gallery included."""
+        if self.same is not equal_labels:
+            return self.member + max(int(mask.sum(1).max()) for mask in self._positives())
+        labels = self.there_labels if self.valid is None else self.there_labels[self.valid]
+        return max(labels.unique(return_counts=True)[1].tolist(), default=0)
 
     def select(self, queries: Tensor, gallery: Tensor) -> "View":
         """Some of the queries looking at some of the gallery, both given by index; nobody is kept out of a row."""
