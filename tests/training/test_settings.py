@@ -56,6 +56,18 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"loss": "raw", "loss_options": {"mining": 0.2}},
             "mining is 0.2; give a name, a dictionary with a name, or a rule from tuplet.mining",
         ),
+        (
+            {"loss": "npair", "sampler": "ngroup", "per_class": 3, "batch_size": 12},
+            "NPairLoss needs batches of the sampler npair, and sampler is 'ngroup' with 3 examples of a class; leave",
+        ),
+        (
+            {"loss": "triplet", "loss_options": {"mining": "disjoint"}, "sampler": "class_balanced", "batch_size": 12},
+            "TripletLoss needs batches of the sampler triplet, and sampler is 'class_balanced' with 4 examples of a",
+        ),
+        (
+            {"loss": losses.SoftmaxLoss(4, 512), "batch_size": 12},
+            "SoftmaxLoss has proxies for 4 classes and 6 are trained; make it with num_classes=6, or give its name",
+        ),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),

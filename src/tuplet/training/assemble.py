@@ -12,7 +12,13 @@ from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
 from tuplet.training.processes import Team
-from tuplet.training.sampler import class_share, make_sampler, usual_batch_size, usual_sampler
+from tuplet.training.sampler import (
+    class_share,
+    make_sampler,
+    refuse_other_batches,
+    usual_batch_size,
+    usual_sampler,
+)
 from tuplet.training.settings import Settings
 from tuplet.training.state import State
 
@@ -25,6 +31,7 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     warn_of_length(probe, embedder.config.normalize)
     split = split_examples(data, settings)
     settings = replace(settings, sampler=settings.sampler or usual_sampler(probe), device=str(team.device))
+    refuse_other_batches(probe, settings)
     if settings.batch_size is None:
         settings = replace(settings, batch_size=usual_batch_size(settings, data.select(split.train)))
     return settings, split, embedder.to(team.device)

@@ -143,6 +143,13 @@ class Objective(nn.Module):
         super().__init__()
         made = [make_loss(settings.loss, settings.loss_options, classes, width) for width in widths]
         self.losses = nn.ModuleList(made)
+        proxies = getattr(made[0], "proxies", None)
+        # On a GPU the loss itself does not look at the labels.
+        if proxies is not None and len(proxies) < classes:
+            raise ValueError(
+                f"{type(made[0]).__name__} has proxies for {len(proxies)} classes and {classes} are trained; "
+                f"make it with num_classes={classes}, or give its name"
+            )
         self.banks = nn.ModuleList(MemoryBank(settings.memory, width) for width in widths if settings.memory)
         self.start, self.max_per_class = settings.memory_start, max_per_class
         if settings.memory and not _takes_gallery(made[0]):

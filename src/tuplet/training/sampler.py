@@ -25,6 +25,17 @@ def usual_sampler(loss: RowLoss) -> SamplerName:
     return "triplet" if isinstance(loss, losses.TripletLoss) and loss.mining == "disjoint" else "class_balanced"
 
 
+def refuse_other_batches(loss: RowLoss, settings: Settings) -> None:
+    """Refuse a sampler whose batches a loss cannot take: on a GPU the loss itself does not look at the labels."""
+    needed, each = usual_sampler(loss), class_share(settings)
+    two_of_each = needed == "npair" and each == 2
+    if needed not in ("class_balanced", settings.sampler) and not two_of_each:
+        raise ValueError(
+            f"{type(loss).__name__} needs batches of the sampler {needed}, and sampler is {settings.sampler!r} with "
+            f"{each} examples of a class; leave it out"
+        )
+
+
 def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
     """The sampler by name for batches of `batch_size`, which are those of all processes together."""
     each, seed, labels = class_share(settings), settings.seed, data.labels
