@@ -1,6 +1,7 @@
 """What the engine promises to every loss: precision, blocks, no wasted work, one sentence for a second derivative."""
 
 import functools
+from math import log
 
 import pytest
 import torch
@@ -265,6 +266,20 @@ class TestDerivatives:
         (once,) = torch.autograd.grad(case.make()(x, labels), x)
         (thrice,) = torch.autograd.grad(3 * case.make()(x, labels) + 1, x)
         torch.testing.assert_close(thrice, 3 * once)
+
+    def test_nra_pulls_no_ties_apart(self):
+        """A negative as near as the positive, both at the lower end of the row, where the transfer function is flat."""
+        gallery = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64, requires_grad=True)
+        query = torch.zeros(1, 2, dtype=torch.float64)
+        value = losses.NRALoss()(query, torch.tensor([0]), gallery=gallery, gallery_labels=torch.tensor([0, 1, 1]))
+        assert torch.autograd.grad(value, gallery)[0].norm() == 0
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_nra_keeps_its_epsilon_where_the_farthest_is_a_positive(self, dtype):
+        x, labels = torch.tensor([[0.0], [3.0], [1.0], [2.0]], dtype=dtype), torch.tensor([0, 0, 1, 1])
+        # The first two: −2 log ε. The others: both pairs at the lower end, −log(1 + ε) − log ε.
+        truth = -1.5 * log(1e-4) - 0.5 * log(1 + 1e-4)
+        assert losses.NRALoss(eps=1e-4)(x, labels).item() == pytest.approx(truth, rel=2e-7)
 
     def test_flat_nra_has_finite_gradients_at_the_ends_of_the_row(self):
         x, labels = batch(BY_NAME["nra"])

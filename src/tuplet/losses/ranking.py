@@ -44,17 +44,17 @@ class NRALoss(RowLoss):
         defined = positive.any(1) & negative.any(1) & (spread[:, 0] != 0)
         rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(s.dtype).tiny), 0)
         far_rank, near_rank = self.transfer(rank).unbind(1)
-        return -((1 + self.eps - far_rank).log() + (near_rank + self.eps).log()), defined
+        return -((1 - far_rank + self.eps).log() + (near_rank + self.eps).log()), defined
 
     def transfer(self, r: Tensor) -> Tensor:
         """w(r), steepest at r = ½."""
         upper = r > 0.5
         low = torch.where(upper, 1 - r, r)
-        # The ends are fixed points, and r stays there when the vectors move; a power of 0 would have no derivative for
-        # α < 1.
-        inside = low > 0
-        bent = (2 * torch.where(inside, low, 0.5)) ** self.alpha / 2
-        return torch.where(inside, torch.where(upper, 1 - bent, bent), r)
+        if self.alpha < 1:
+            # A power of 0 has no derivative then, and none is needed: the ends of a row stay its ends.
+            low = torch.where(low == 0, 0, low)
+        bent = (2 * low) ** self.alpha / 2
+        return torch.where(upper, 1 - bent, bent)
 
 
 class RankedListLoss(RowLoss):
