@@ -215,6 +215,17 @@ class TestBlocks:
         ours, theirs = (torch.autograd.grad((v * weights).sum(), (x, y)) for v in (few, every.gather(1, columns)))
         torch.testing.assert_close(ours, theirs)
 
+    def test_picked_distances_of_near_copies_move_them_apart_and_nowhere_else(self):
+        """In float32, at 1e-5 of their length; both gradients are the weight in the direction of the difference."""
+        x = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+        y = x + 1e-5 * torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+        x.requires_grad_(), y.requires_grad_()
+        distances = picked(x, y, torch.tensor([[0, 1, 2]]), "euclidean", 1)
+        on_x, on_y = torch.autograd.grad(distances.sum(), (x, y))
+        direction = torch.nn.functional.normalize(x.detach().double() - y.detach().double())
+        torch.testing.assert_close(on_y.double(), -direction, rtol=0, atol=1e-6)
+        torch.testing.assert_close(on_x[0].double(), direction.sum(0), rtol=0, atol=1e-6)
+
     def test_each_row_function_is_compiled_for_itself(self, monkeypatch):
         """The compiler gives up after eight variants of a function; a process may use more losses than that."""
         torch.compiler.reset()

@@ -42,18 +42,15 @@ class _Picked(torch.autograd.Function):
         for a in range(0, len(columns), ctx.block_rows):
             b = a + ctx.block_rows
             here, there = _both(queries, gallery, columns, a, b)
+            if ctx.geometry == "euclidean":
+                # Differences before products: those of close vectors would cancel.
+                there = here - there
+                here = -there
             part = slopes[a:b, :, None]
             if on_queries is not None:
                 on_queries[a:b] = (part * there).sum(1)
             if on_gallery is not None:
                 on_gallery.index_add_(0, columns[a:b].flatten(), (part * here).flatten(0, 1))
-        if ctx.geometry == "euclidean":
-            # As for a table: rowsum(S)·here − S·there.
-            if on_queries is not None:
-                on_queries = slopes.sum(1, keepdim=True) * queries - on_queries
-            if on_gallery is not None:
-                moved = slopes.new_zeros(len(gallery)).index_add_(0, columns.flatten(), slopes.flatten())
-                on_gallery = moved[:, None] * gallery - on_gallery
         return (
             None if on_queries is None else first_derivative(on_queries, queries),
             None if on_gallery is None else first_derivative(on_gallery, gallery),
@@ -63,4 +60,4 @@ class _Picked(torch.autograd.Function):
 
 def _both(queries: Tensor, gallery: Tensor, columns: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
     dtype = geo.table_dtype(queries.dtype)
-    return queries[start:stop, None].to(dtype), gallery.to(dtype)[columns[start:stop]]
+    return queries[start:stop, None].to(dtype), gallery[columns[start:stop]].to(dtype)
