@@ -286,8 +286,16 @@ def test_small_classes_are_named_before_training(tmp_path, recwarn):
     ]
     with pytest.raises(ValueError, match="a batch of 12 is 4 classes of 3, and only 3 training classes have two"):
         training.train(few, tmp_path / "too many", **QUICK)
+    with pytest.raises(ValueError, match="training needs two classes of two examples or more, and there are 1; add"):
+        training.train(vectors(classes=2), tmp_path / "two", **{**QUICK, "batch_size": None})
     with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two"):
         training.train(vectors(classes=1), tmp_path / "one", **QUICK)
+
+
+def test_a_batch_has_two_classes_however_many_examples_of_each(tmp_path):
+    with pytest.warns(UserWarning, match="fewer than 100 examples, and they come more than once"):
+        training.train(vectors(), tmp_path, loss="raw", per_class=100, dim=5, steps=1)
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["batch_size"] == 200
 
 
 def test_a_backbone_from_random_weights_is_warned_of(tmp_path):

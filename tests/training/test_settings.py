@@ -68,6 +68,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"loss": losses.SoftmaxLoss(4, 512), "batch_size": 12},
             "SoftmaxLoss has proxies for 4 classes and 6 are trained; make it with num_classes=6, or give its name",
         ),
+        ({"batch_size": 4}, "a batch of 4 is a single class, which has no negatives; choose a batch_size of 8 or more"),
+        ({"loss": "npair", "batch_size": 2}, "a batch of 2 is a single class, which has no negatives; choose"),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),

@@ -15,7 +15,7 @@ from tuplet.training.processes import Team
 from tuplet.training.sampler import (
     class_share,
     make_sampler,
-    refuse_other_batches,
+    refuse_unsuited_batches,
     usual_batch_size,
     usual_sampler,
 )
@@ -31,9 +31,9 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     warn_of_length(probe, embedder.config.normalize)
     split = split_examples(data, settings)
     settings = replace(settings, sampler=settings.sampler or usual_sampler(probe), device=str(team.device))
-    refuse_other_batches(probe, settings)
     if settings.batch_size is None:
         settings = replace(settings, batch_size=usual_batch_size(settings, data.select(split.train)))
+    refuse_unsuited_batches(probe, settings)
     return settings, split, embedder.to(team.device)
 
 

@@ -25,14 +25,20 @@ def usual_sampler(loss: RowLoss) -> SamplerName:
     return "triplet" if isinstance(loss, losses.TripletLoss) and loss.mining == "disjoint" else "class_balanced"
 
 
-def refuse_other_batches(loss: RowLoss, settings: Settings) -> None:
-    """Refuse a sampler whose batches a loss cannot take: on a GPU the loss itself does not look at the labels."""
+def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
+    """Refuse batches that a loss cannot learn from: on a GPU the loss itself does not look at the labels."""
     needed, each = usual_sampler(loss), class_share(settings)
     two_of_each = needed == "npair" and each == 2
     if needed not in ("class_balanced", settings.sampler) and not two_of_each:
         raise ValueError(
             f"{type(loss).__name__} needs batches of the sampler {needed}, and sampler is {settings.sampler!r} with "
             f"{each} examples of a class; leave it out"
+        )
+    elsewhere = hasattr(loss, "proxies") or settings.memory or settings.sampler == "triplet"
+    if settings.batch_size == each and not elsewhere:
+        raise ValueError(
+            f"a batch of {each} is a single class, which has no negatives; choose a batch_size of {2 * each} or more, "
+            "or a smaller per_class"
         )
 
 
@@ -67,14 +73,14 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
 
 
 def usual_batch_size(settings: Settings, data: Dataset) -> int:
-    """About 120, or as much as there are classes for.
+    """About 120, or as much as there are classes for, and two classes at least.
 
     >>> from tuplet.data import from_features
     >>> usual_batch_size(Settings(per_class=5), from_features(torch.zeros(9, 1), [0, 0, 0, 1, 1, 1, 2, 2, 3]))
     15
     """
     each = class_share(settings)
-    return min(max(1, 120 // each), usable_classes(data)) * each
+    return max(2, min(120 // each, usable_classes(data))) * each
 
 
 def usable_classes(data: Dataset) -> int:
