@@ -142,11 +142,10 @@ def test_other_archives_and_single_pictures_get_one_sentence(tmp_path):
     picture(tmp_path / "photo.png")
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
         archive.write(tmp_path / "photo.png", "ant/photo.png")
-    for name in ("photo.png", "photos.zip"):
-        with pytest.raises(
-            ValueError, match=rf"{name} cannot be read as a tar: [^\n]*, or unpack it if it is another archive$"
-        ):
-            tuplet_data.open(tmp_path / name)
+    with pytest.raises(ValueError, match=r"cannot be read as a tar: [^\n]*, or unpack it if it is another archive$"):
+        tuplet_data.open(tmp_path / "photos.zip")
+    with pytest.raises(ValueError, match=r"photo\.png is one picture; give the folder of the class folders"):
+        tuplet_data.open(tmp_path / "photo.png")
 
 
 def test_folders_without_classes_or_images_get_one_sentence(tmp_path):
@@ -340,9 +339,3 @@ def test_a_gzip_that_is_no_tar_gets_one_sentence(tmp_path):
     path.write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match=r"^.*x\.tar\.gz cannot be read as a tar: [^\n]*; fetch it again, or"):
         tuplet_data.open(path)
-
-
-def test_one_picture_is_no_dataset(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "photo.JPG", "JPEG")
-    with pytest.raises(ValueError, match=r"photo\.JPG is one picture; give the folder of the class folders"):
-        data.open(tmp_path / "photo.JPG")
