@@ -103,6 +103,14 @@ class TestValues:
         check(LOSSES[name](), *batch(53, copies=20))
         assert len(ran) == 1
 
+    @pytest.mark.parametrize("name", LOSSES)
+    @pytest.mark.parametrize("rows", [1, 53])
+    def test_a_diverged_model_is_seen_in_the_value(self, name, rows, ran):
+        x, labels = batch(53)
+        x[:rows] = torch.nan
+        assert LOSSES[name]()(x, labels).isnan()
+        assert len(ran) == 1
+
     def test_nothing_overflows(self, ran):
         x, labels = batch(40)
         check(losses.RAWLoss(alpha=200.0, beta=5000.0), x, labels)

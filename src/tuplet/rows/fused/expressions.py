@@ -65,8 +65,9 @@ OPERATIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "mul": ("({} * {})", operator.mul),
     "fma": ("({} * {} + {})", lambda x, a, b: x * a + b),
     "div": ("({} / {})", _divided),
-    "maximum": ("tl.maximum({}, {})", max),
-    "minimum": ("tl.minimum({}, {})", min),
+    # As torch has it, NaN stays NaN: a diverged model must be seen in the loss.
+    "maximum": ("tl.maximum({}, {}, tl.PropagateNan.ALL)", max),
+    "minimum": ("tl.minimum({}, {}, tl.PropagateNan.ALL)", min),
     "abs": ("tl.abs({})", abs),
     "exp2": ("tl.exp2({})", _guarded(lambda x: 2.0**x, math.inf)),
     "log": ("tl.log({})", lambda x: _guarded(math.log, math.nan)(x) if x else -math.inf),
