@@ -92,6 +92,15 @@ def test_weights_that_a_step_throws_out_of_range_are_neither_measured_nor_kept(w
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
+def test_what_the_loss_learns_can_be_thrown_out_of_range_too(tmp_path):
+    """The network stays finite; its proxies, which have a rate of their own, do not."""
+    options = {**QUICK, "loss": "softmax", "optimizer": "sgd", "rate": 1e-7, "loss_rate": 1e48}
+    for every in (1, 100):
+        with pytest.raises(FloatingPointError, match=r"step [12]: .*; the weights are not finite, so a step went"):
+            training.train(vectors(), tmp_path / str(every), **{**options, "checkpoint_every": every})
+        assert not (tmp_path / str(every) / "checkpoint.pt").exists()
+
+
 def test_float16_gives_up_where_no_scale_helps(tmp_path):
     """The gradient is no number because of the loss; else all steps would be left out and nothing said."""
     loss = Broken("gradient")

@@ -170,7 +170,7 @@ class Loop:
         state, progress, part = self.state, self.state.progress, self.examples.validation
         vectors = vectors_of(state.result, part, self.team)
         if not bool(vectors.isfinite().all()):
-            cause = likely_cause(self.settings, state.embedder, vectors, math.nan)
+            cause = likely_cause(self.settings, state, vectors, math.nan)
             self._stop(progress.step, "it has diverged", cause)
         found = self.team.from_leader(recalls(vectors, part.data, self.examples.ks) if self.team.leads else {})
         better = found["recall_at_1"] > progress.best
@@ -195,7 +195,7 @@ class Loop:
         """
         progress = self.state.progress
         # A step whose numbers are all finite may still throw the weights out of range.
-        if not weights_are_finite(self.state.embedder):
+        if not weights_are_finite(self.state):
             self._stop(progress.step, "it has diverged", too_far(self.settings))
         if self.events is not None:
             progress.log_length = self.events.sync()
@@ -216,7 +216,7 @@ class Loop:
             self.left_out = 0 if math.isfinite(gradient) else self.left_out + 1
             # With float16 the scaler leaves out a step whose gradient overflows, and goes on at half the scale.
             if not math.isfinite(loss) or self.left_out > (SCALES if self.state.scaler.is_enabled() else 0):
-                cause = likely_cause(self.settings, self.state.embedder, embeddings, loss)
+                cause = likely_cause(self.settings, self.state, embeddings, loss)
                 numbers = [number for own in self.team.of_all(examples.tolist()) for number in own]
                 files = [self.examples.train.data.path(number) for number in numbers]
                 self._stop(step, f"the loss is {loss:g}", cause, files)

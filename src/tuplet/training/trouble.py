@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.nn.utils import get_total_norm
 
-from tuplet.models import Embedder
 from tuplet.training.settings import Settings
+from tuplet.training.state import State
 
 
-def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, loss: float) -> str:
+def likely_cause(settings: Settings, state: State, embeddings: Tensor, loss: float) -> str:
     """The likely cause of a loss or a gradient that is not finite, and what to try."""
     slower = _slower(settings)
-    if not weights_are_finite(embedder):
+    if not weights_are_finite(state):
         return too_far(settings)
     if not bool(embeddings.isfinite().all()):
         if settings.precision == "float16":
@@ -22,20 +22,16 @@ def likely_cause(settings: Settings, embedder: Embedder, embeddings: Tensor, los
         return f"the network's output is not finite: {slower}"
     if isfinite(loss):
         return f"only its gradient is not finite: {slower}"
-    if embedder.config.normalize is True:
+    if state.embedder.config.normalize is True:
         return "the embeddings are finite and of unit length, so it comes from the loss itself: look at its options"
     longest = float(embeddings.norm(dim=1).max())
     return f"the embeddings are up to {longest:.3g} long, too long for this loss: use normalize=True, or {slower}"
 
 
-def weights_are_finite(embedder: Embedder) -> bool:
-    """Whether all weights are numbers, with one look at the device.
-
-    >>> from tuplet import models
-    >>> weights_are_finite(models.create("mlp", features=2, hidden=[], dim=1))
-    True
-    """
-    return bool(get_total_norm(list(embedder.parameters()), inf).isfinite())
+def weights_are_finite(state: State) -> bool:
+    """Whether all that learns, in the network and in the loss, is still a number, with one look at the device."""
+    learned = [p for group in state.optimizer.param_groups for p in group["params"]]
+    return bool(get_total_norm(learned, inf).isfinite())
 
 
 def too_far(settings: Settings) -> str:
