@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from losses import label_patterns as patterns
 from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from losses.test_against_oracles import call
-from tuplet import losses
+from tuplet import losses, mining
 from tuplet.rows import View, default_block_rows, engine
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import TABLE_BYTES
@@ -405,6 +405,21 @@ class TestView:
             by_mask = members_by_mask(lambda rows=rows: masks.split(rows), member, most)
             sets = [[row[there].tolist() for row, there in zip(*found, strict=True)] for found in (by_label, by_mask)]
             assert sets[0] == sets[1] == [row.nonzero()[:, 0].tolist() for row in masks]
+
+    @pytest.mark.filterwarnings("error")
+    def test_labels_may_be_the_column_of_a_table(self):
+        """Neither they nor a comparison need to lie in one piece; torch warns of one that does not, once a process."""
+        x, labels = batch(BY_NAME["angular"])
+        column = torch.stack([labels, labels], 1)[:, 0]
+        torch.set_warn_always(True)
+        try:
+            for loss in (losses.TripletLoss(), losses.AngularLoss(), losses.RAWLoss(mining=mining.SemiHard())):
+                assert torch.equal(loss(x, column), loss(x, labels))
+                look = {"gallery": x, "gallery_labels": labels}
+                ours = loss(x, column, same=lambda a, b: (b[:, None] == a).T, **look)
+                torch.testing.assert_close(ours, loss(x, labels, **look))
+        finally:
+            torch.set_warn_always(False)
 
     def test_max_per_class_may_be_given_when_the_loss_is_made(self):
         x, labels = batch(BY_NAME["angular"])

@@ -27,6 +27,7 @@ def members_by_label(
     """
     size = gallery_labels.shape[0]
     ordered, order = gallery_labels.sort(stable=True)
+    labels = labels.contiguous()
     left = torch.searchsorted(ordered, labels)
     right = torch.searchsorted(ordered, labels, right=True)
     if valid is not None:

@@ -215,10 +215,6 @@ class View:
         """A parameter of the loss, with its gradient averaged over processes."""
         return self.ranks.parameter(parameter) if self.ranks else parameter
 
-    def nothing(self) -> Tensor:
-        """Exactly 0, with a zero gradient."""
-        return self.queries[:0].sum().to(self.dtype)
-
     def whole(self) -> "View":
         """The same with its table formed once, for a loss that looks more than once; as it is where that is large."""
         small = self._block_rows >= self.size and (self.queries.device.type == "cpu" or self._only_launches)
