@@ -16,7 +16,8 @@ QUICK = {"steps": 2, "batch_size": 12, "per_class": 3, "dim": 4}
 
 
 def test_means_and_deviations_are_over_the_seeds(tmp_path, monkeypatch):
-    found = training.compare(vectors(), ["npair", "raw_vthm", "triplet"], [0, 1, 5], out=tmp_path, **QUICK)
+    names = ["npair", "raw_vthm", "triplet"]
+    found = training.compare(vectors(), iter(names), (seed for seed in (0, 1, 5)), out=tmp_path, **QUICK)
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
     assert [row["loss"] for row in found["rows"]] == ["npair", "raw_vthm", "triplet"]
     for row in found["rows"]:
@@ -69,6 +70,12 @@ def test_bad_comparisons_get_one_sentence(tmp_path):
     for labels in (["a b", "a_b"], [".."], [""]):
         with pytest.raises(ValueError, match=r"label .* names (the same folder as 'a b'|no folder); give another"):
             training.compare(vectors(), {label: {"loss": "raw"} for label in labels}, out=tmp_path)
+    with pytest.raises(TypeError, match=r"the options of 'a' are 'raw'; give a dictionary, such as {'loss': 'raw'}"):
+        training.compare(vectors(), {"a": "raw"}, out=tmp_path)
+    with pytest.raises(TypeError, match=r"seeds is 2; give a list, such as range\(2\)"):
+        training.compare(vectors(), ["raw"], 2, out=tmp_path)
+    with pytest.raises(TypeError, match="seed is 3, and a comparison has several; give seeds="):
+        training.compare(vectors(), ["raw"], seed=3, out=tmp_path)
     with pytest.raises(TypeError, match="give a list of names"):
         training.compare(vectors(), "raw", out=tmp_path)
 

@@ -27,7 +27,7 @@ from tuplet.training.settings import nearest
 def compare(
     data: str | os.PathLike[str] | Dataset,
     losses: Iterable[str] | Mapping[str, Mapping[str, Any]],
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Iterable[int] = (0, 1, 2),
     *,
     out: str | os.PathLike[str],
     recipe: str | None = None,
@@ -51,8 +51,12 @@ def compare(
     >>> [(row["loss"], row["deviation"]["recall_at_1"]) for row in found["rows"]]
     [('npair', None), ('raw_vthm', None)]
     """
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds is {seeds!r}; give a list, such as range({seeds!r})")
+    if "seed" in options:
+        raise TypeError(f"seed is {options['seed']!r}, and a comparison has several; give seeds=")
     opened = data if isinstance(data, Dataset) else data_room.open(data)
-    name, folder, chosen = benchmark(opened), Path(out), _chosen(losses)
+    name, folder, chosen, seeds = benchmark(opened), Path(out), _chosen(losses), list(seeds)
     if not chosen or not seeds:
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
     _refuse_labels_without_a_folder(chosen)
@@ -115,6 +119,9 @@ def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) 
 def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The options of each loss by its label."""
     if isinstance(losses, Mapping):
+        for label, own in losses.items():
+            if not isinstance(own, Mapping):
+                raise TypeError(f"the options of {label!r} are {own!r}; give a dictionary, such as {{'loss': 'raw'}}")
         return {label: dict(own) for label, own in losses.items()}
     if isinstance(losses, str):
         raise TypeError(f"losses is {losses!r}; give a list of names")

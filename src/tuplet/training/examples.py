@@ -112,9 +112,14 @@ def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
     Neighbours are often relatives, birds of a genus or cars of a make. Held out together, they are as new to the
     network as the classes of the test split will be.
     """
-    if settings.validation_from is None:
-        return train.split(1 - settings.validation, settings.seed)
     classes = train.classes
+    if settings.validation_from is None:
+        if not 0 < round(len(classes) * (1 - settings.validation)) < len(classes):
+            raise ValueError(
+                f"validation is {settings.validation}, which does not divide {len(classes)} training classes; "
+                "choose another share"
+            )
+        return train.split(1 - settings.validation, settings.seed)
     start, count = round(len(classes) * settings.validation_from), round(len(classes) * settings.validation)
     held_out = classes[start : start + count]
     if not 0 < len(held_out) == count < len(classes):

@@ -97,10 +97,16 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
     """
     if isinstance(loss, RowLoss):
         return copy.deepcopy(loss)
+    if not isinstance(loss, str):
+        raise TypeError(f"loss is {loss!r}; give a name, or a loss object of tuplet.losses")
     options = dict(options)
     made = _named("loss", loss, LOSSES)
     takes = inspect.signature(made).parameters
-    options |= {name: value for name, value in (("num_classes", classes), ("dim", dim)) if name in takes}
+    for name, value in (("num_classes", classes), ("dim", dim)):
+        if name in takes and name in options:
+            raise TypeError(f"{name} of {made.__name__} follows from the data and the model; leave it out")
+        if name in takes:
+            options[name] = value
     rule = options.get("mining")
     if made is not losses.TripletLoss and rule is not None:
         options["mining"] = _make_mining(rule)
