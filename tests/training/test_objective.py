@@ -37,23 +37,10 @@ def test_mining_by_name_and_by_object():
     assert (rule.alpha, rule.margin) == (1.0, 0.3)
     assert make_loss("triplet", {"mining": "semi_hard"}, 1, 1).mining == "semi_hard"
     assert make_loss("margin", {"mining": None}, 1, 1).mining is None
-    given = mining.ValidTriplet(0.2)
-    rules = [make_loss("raw", {"mining": given}, 1, 1).mining for _ in range(2)]
-    assert [rule.epsilon for rule in rules] == [0.2, 0.2]
-    assert len({id(given), *map(id, rules)}) == 3  # each loss has its own
     own = losses.RAWLoss(mining=mining.ValidTriplet(0.3))
     made = make_loss(own, {}, 1, 1)
     assert made is not own
     assert made.mining.epsilon == 0.3
-
-
-def test_a_mining_rule_is_described_and_its_run_goes_on(tmp_path):
-    options = {"loss_options": {"mining": mining.ValidTriplet(0.2)}, "schedule": "constant", "batch_size": 8, "dim": 4}
-    for steps in (2, 3):
-        training.train(vectors(), tmp_path, loss="raw", steps=steps, **options)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert saved["progress"]["step"] == 3
-    assert saved["identity"]["settings"]["loss_options"]["mining"] == "ValidTriplet(epsilon=0.2)"
 
 
 def test_losses_with_proxies_get_one_for_each_training_class(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from training_tools import dropping, pictures, vectors
-from tuplet import losses, training
+from tuplet import losses, mining, training
 from tuplet.data import from_features
 from tuplet.training.recipes import recipe_for
 from tuplet.training.resolve import Unsaid, plain, resolve
@@ -50,11 +50,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ({"model": "resnet50", "weights": "x"}, "weights 'x' are neither a file nor a name known for resnet50"),
         (
             {"loss": "raw", "loss_options": {"mining": {"epsilon": 0.2}}},
-            "mining is {'epsilon': 0.2}; give a name, a dictionary with a name, or a rule from tuplet.mining",
+            "mining is {'epsilon': 0.2}; give a name, a dictionary with a name, or a whole loss as an object",
         ),
         (
-            {"loss": "raw", "loss_options": {"mining": 0.2}},
-            "mining is 0.2; give a name, a dictionary with a name, or a rule from tuplet.mining",
+            {"loss": "raw", "loss_options": {"mining": mining.SemiHard()}},
+            "mining is SemiHard(); give a name, a dictionary with a name, or a whole loss as an object",
         ),
         (
             {"loss": "npair", "sampler": "ngroup", "per_class": 3, "batch_size": 12},

@@ -114,11 +114,9 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
 
 
 def _make_mining(rule: Any) -> mining.Mining:
-    if isinstance(rule, mining.Mining):
-        return copy.deepcopy(rule)
     about = {"name": rule} if isinstance(rule, str) else dict(rule) if isinstance(rule, Mapping) else {}
     if "name" not in about:
-        raise TypeError(f"mining is {rule!r}; give a name, a dictionary with a name, or a rule from tuplet.mining")
+        raise TypeError(f"mining is {rule!r}; give a name, a dictionary with a name, or a whole loss as an object")
     return _call(_named("mining", about.pop("name"), MINING), about)
 
 

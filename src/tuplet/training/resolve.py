@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from tuplet.data import Dataset
+from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
@@ -79,7 +80,7 @@ def plain(settings: Settings) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Embedder):
         return f"{value.config.architecture} with {sum(p.numel() for p in value.parameters()):,} parameters"
-    if isinstance(value, nn.Module):
+    if isinstance(value, RowLoss):
         return described(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
