@@ -1,5 +1,6 @@
 """What graphs are captured and kept, and how they are fed, without a GPU: a stand-in captures and launches."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,12 +96,28 @@ class TestReplays:
             assert not loss(x, labels).requires_grad
         assert [len(graph.places) for graph in captured] == [0, 1, 0]
 
-    def test_a_changed_setting_is_seen(self, captured, monkeypatch):
+    def test_a_changed_setting_is_seen(self, captured):
+        """Each has a graph of its own: the stand-in runs the loss as it is now, where a graph would repeat itself."""
         x, labels = batch(BY_NAME["raw"])
         loss = losses.RAWLoss()
-        before = loss(x, labels)
-        loss.threshold = 0.9
-        assert loss(x, labels) == launched(loss, x, labels, monkeypatch)[0] != before
+        for threshold in (0.5, 0.9, 0.5):
+            loss.threshold = threshold
+            loss(x, labels)
+        assert len(captured) == 2
+
+    def test_settings_count_by_what_they_say(self, captured):
+        """Of a number that is gone the next may take the place in memory, and a list changes within itself."""
+        x, labels = batch(BY_NAME["raw"])
+        loss = losses.RAWLoss()
+        for threshold in np.linspace(0.2, 0.8, 6, dtype=np.float32):
+            loss.threshold = threshold
+            loss(x, labels)
+        assert len(captured) == 6
+        loss.steps = {"later": [1, 2]}
+        loss(x, labels)
+        loss.steps["later"][0] = 3
+        loss(x, labels)
+        assert len(captured) == 8
 
     def test_a_second_derivative_gets_a_sentence(self, captured):
         x, labels = batch(BY_NAME["raw"])

@@ -13,6 +13,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from numbers import Number
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -105,10 +106,19 @@ def _settings(loss: nn.Module) -> tuple[list[Any], list[Tensor]]:
             settings += [(x.data_ptr(), x.dtype, x.requires_grad) for x in tensors if x is not None]
         learned += [x for x in inside["_parameters"].values() if x is not None and x.requires_grad]
         # Names that begin with "_" are torch's own.
-        settings += [
-            (name, value if type(value) in _PLAIN else id(value)) for name, value in inside.items() if name[0] != "_"
-        ]
+        settings += [(name, _seen(value)) for name, value in inside.items() if name[0] != "_"]
     return settings, learned
+
+
+def _seen(value: Any) -> Any:
+    """A setting as what it says; where that cannot be told, as the object that it is."""
+    if type(value) in _PLAIN or isinstance(value, Number):
+        return value
+    if isinstance(value, dict):
+        return tuple([(_seen(key), _seen(part)) for key, part in value.items()])
+    if isinstance(value, tuple | list | set | frozenset):
+        return tuple([_seen(part) for part in value])
+    return id(value)
 
 
 class _Lent:
