@@ -40,11 +40,11 @@ class HistogramLoss(RowLoss):
     def _histograms(self, s: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Ordered pairs: each unordered one twice, which the division by the counts takes out."""
         place = (s.clamp(-1, 1) + 1) * ((self.bins - 1) / 2)
-        # NaN has no node, and stays in what is added to the one it is given.
-        node = place.detach().nan_to_num().floor().clamp(0, self.bins - 2)
+        # Clamped as whole numbers, where NaN is some number too: it stays in what is added to the node it gets.
+        node = place.detach().long().clamp(0, self.bins - 2)
         upper = torch.where(positive | negative, place - node, 0)
         lower = torch.where(positive | negative, 1 - (place - node), 0)
-        slot = node.to(torch.int64) + self.bins * negative
+        slot = node + self.bins * negative
         # A histogram for each row, summed after: rows do not wait for each other to add to one bin.
         rows = s.new_zeros(s.shape[0], 2 * self.bins).scatter_add(1, slot, lower).scatter_add(1, slot + 1, upper)
         return rows.sum(0).view(2, self.bins)
