@@ -84,7 +84,9 @@ METHODS = {
     "triplet_semi_hard": Method(
         "Triplet, semi-hard", "unit", {"loss": "triplet", "loss_options": {"mining": "semi_hard"}, **_GROUPS}
     ),
-    "lifted_structure": Method("Lifted structure", "unit", {"loss": "lifted_structure", **_GROUPS}),
+    "lifted_structure": Method(
+        "Lifted structure", "free", {"loss": "lifted_structure", "normalize": "eval", **_GROUPS}
+    ),
     "generalized_lifted": Method("Lifted, generalised", "unit", {"loss": "generalized_lifted", **_balanced(5)}),
     "npair": Method(
         "N-pair-mc", "free", {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, **_PAIRS}, own=True, target=True
