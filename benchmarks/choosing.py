@@ -97,41 +97,17 @@ def _longer(rate: float) -> tuple[Change, ...]:
     return ({"rate": rate, "steps": 1200, **_AREAS[0], **_POOLING[0], **_COLOURS[0], **_AVERAGES[0]},)
 
 
+_ONE_BY_ONE: tuple[Coordinate, ...] = (_AREAS, _POOLING, _NORMS, _CLOSER, _COLOURS, _AVERAGES)
+_LONGER_AT_ONE_RATE = ({**_longer(1e-4)[0], **_UNFROZEN[0], "head_rate": 1.0},)
 #: The coordinates of what all methods share, with the alternatives of each, in the order in which they are tried.
 SHARED: dict[str, tuple[Coordinate, ...]] = {
     "cub200": (
-        _DOWN,
-        _AREAS,
-        _POOLING,
-        _NORMS,
-        _CLOSER,
-        _COLOURS,
-        _AVERAGES,
-        _longer(5e-5),
-        _DOWN,
-        _HEADS,
-        _ONE_RATE,
-        _UP,
-        tuple({**change, **_UNFROZEN[0], "head_rate": 1.0} for change in _longer(1e-4)),
-        _DOWN,
-        _WARMUPS,
+        *(_DOWN, *_ONE_BY_ONE, _longer(5e-5), _DOWN, _HEADS),
+        *(_ONE_RATE, _UP, _LONGER_AT_ONE_RATE, _DOWN, _WARMUPS),
     ),
     "cars196": (
-        _UP,
-        _AREAS,
-        _POOLING,
-        _NORMS,
-        _CLOSER,
-        _COLOURS,
-        _AVERAGES,
-        _UNFROZEN,
-        _longer(2e-4),
-        _DOWN,
-        _CLOSER,
-        _UNFROZEN,
-        _HEADS,
-        _DOWN,
-        _WARMUPS,
+        *(_UP, *_ONE_BY_ONE, _UNFROZEN, _longer(2e-4), _DOWN),
+        *(_CLOSER, _UNFROZEN, _HEADS, _DOWN, _WARMUPS),
     ),
     "glyphs": (_DOWN, _POOLING),
 }

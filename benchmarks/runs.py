@@ -19,7 +19,7 @@ import common
 import tuplet
 from methods import BENCHES, SOURCES
 from tuplet import data
-from tuplet.cli.options import flag
+from tuplet.cli.typed import flag, written
 from tuplet.data import Dataset
 
 RESULTS = common.ROOT / "benchmarks" / "results"
@@ -51,14 +51,8 @@ class Job:
     @property
     def command(self) -> str:
         """What a user types to get the same run."""
-        said = [f"{flag(name)} {_typed(value)}" for name, value in self.options.items()]
+        said = [f"{flag(name)} {shlex.quote(written(value))}" for name, value in self.options.items()]
         return " ".join(["tuplet train", SOURCES[self.dataset], f"--out runs/{self.name}", *said])
-
-
-def _typed(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return shlex.quote(json.dumps(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Runner:

@@ -15,7 +15,10 @@ from tuplet.training.objective import make_loss
 from tuplet.training.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-CHOICE = {"shared": {"rate": 1e-3, "pooling": "mean", "augment.area": [0.25, 1.0]}, "own": {"free": {"rate": 5e-4}}}
+CHOICE = {
+    "shared": {"rate": 1e-3, "pooling": "mean", "frozen_to": None, "augment.area": [0.25, 1.0]},
+    "own": {"free": {"rate": 5e-4}},
+}
 
 
 @pytest.fixture
