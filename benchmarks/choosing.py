@@ -26,7 +26,7 @@ stays, which is tried first. On a ladder of values the best goes on to the next 
 never is the last of those tried. Each trial is a file, so that the whole choice can be replayed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 VALIDATION = {"validation": 0.33, "validation_from": 0.33, "test_on": "validation", "seed": 0}
@@ -131,29 +131,30 @@ BEST: tuple[Coordinate, ...] = (
 
 
 def climb(
-    start: Change, coordinates: Iterable[Coordinate], score: Callable[[Change], Score]
+    start: Change, coordinates: Iterable[Coordinate], score: Callable[[Sequence[Change]], list[Score]]
 ) -> Iterator[dict[str, Any]]:
     """The best options so far: the start, and what the rule has chosen after each coordinate.
 
-    >>> score = lambda o: Score(0.1 * o["x"] - 0.1 * o["y"] ** 2, 0.0)
+    >>> score = lambda tried: [Score(0.1 * o["x"] - 0.1 * o["y"] ** 2, 0.0) for o in tried]
     >>> list(climb({"x": 0, "y": 3}, [({"x": 1}, {"x": 2}), Ladder("y", (-1, 0, 1, 2, 3, 4), 1)], score))
     [{'x': 0, 'y': 3}, {'x': 2, 'y': 3}, {'x': 2, 'y': 0}]
     """
-    chosen, best = dict(start), score(start)
+    chosen = dict(start)
+    [best] = score([start])
     yield chosen
     for coordinate in coordinates:
         if isinstance(coordinate, Ladder):
             chosen, best = _on_the_ladder(coordinate, chosen, best, score)
         else:
             tried = [{**chosen, **change} for change in coordinate if {**chosen, **change} != chosen]
-            scores = [score(options) for options in tried]
+            scores = score(tried)
             if scores and max(scores).beats(best):
                 chosen, best = tried[scores.index(max(scores))], max(scores)
         yield chosen
 
 
 def _on_the_ladder(
-    ladder: Ladder, chosen: dict[str, Any], best: Score, score: Callable[[Change], Score]
+    ladder: Ladder, chosen: dict[str, Any], best: Score, score: Callable[[Sequence[Change]], list[Score]]
 ) -> tuple[dict[str, Any], Score]:
     """Up or down for as long as each rung beats the one before; the other way only where the first step fails."""
     start = chosen
@@ -161,7 +162,7 @@ def _on_the_ladder(
         rung = ladder.values.index(chosen[ladder.name]) + way
         while 0 <= rung < len(ladder.values):
             options = {**chosen, ladder.name: ladder.values[rung]}
-            found = score(options)
+            [found] = score([options])
             if not found.beats(best):
                 break
             chosen, best, rung = options, found, rung + way

@@ -8,14 +8,15 @@ the families of the first six rows, `search_all` for the others too; 1 measures 
 for; 2 their other seeds; 3 the other methods; 4 what the papers vary; `search_best` and 5 the best recipe with any
 loss; 6 the other seeds of the papers' other methods. Each run is one JSON file, written to --out as it ends. A run
 whose file is there is not repeated, and none is begun that would not end within the limit, so the same command goes on
-where it stopped. `--dataset glyphs` rehearses everything in minutes on any machine.
+where it stopped. Several processes with one --out share the jobs of a stage and the alternatives of a search, which
+uses a GPU better than one. `--dataset glyphs` rehearses everything in minutes on any machine.
 """
 
 import argparse
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,18 +57,21 @@ class Search:
     def climb(self, method: str, start: Change, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
         """The best options so far, by the rule of benchmarks/choosing.py; `method` is one of them where it varies."""
         try:
-            yield from choosing.climb(start, coordinates, lambda change: self._score(method, change))
+            yield from choosing.climb(start, coordinates, partial(self._scores, method))
         except OutOfTimeError as error:
             self.complete = False
             print(f"the search on {self.dataset} stopped: {error}")
 
-    def _score(self, method: str, change: Change) -> Score:
-        options = {name: value for name, value in change.items() if name != "method"}
-        job = trial(self.dataset, change.get("method", method), options)
-        result = self.runner.measure(job)
-        self.trials[job.name] = None
-        metrics = result.get("metrics", {"recall_at_1": 0.0, "map_at_r": 0.0})
-        return Score(metrics["recall_at_1"], metrics["map_at_r"])
+    def _scores(self, method: str, changes: Sequence[Change]) -> list[Score]:
+        jobs = []
+        for change in changes:
+            options = {name: value for name, value in change.items() if name != "method"}
+            jobs.append(trial(self.dataset, change.get("method", method), options))
+        results = self.runner.measure(jobs)
+        self.trials |= dict.fromkeys(job.name for job in jobs)
+        # A run that diverged has no metrics.
+        metrics = [result.get("metrics", {"recall_at_1": 0.0, "map_at_r": 0.0}) for result in results]
+        return [Score(each["recall_at_1"], each["map_at_r"]) for each in metrics]
 
     def keep(self, name: str, **found: Any) -> dict[str, Any]:
         """Write what was chosen."""

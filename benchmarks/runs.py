@@ -1,12 +1,14 @@
 """Runs of `tuplet.train` as files: what to run, how long it will take, and what came of it."""
 
+import fcntl
 import gc
 import json
 import os
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ class OutOfTimeError(Exception):
     """The next run would not end within the limit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """One run: its file's name, what it is of, and the options of `tuplet.train`."""
 
@@ -46,7 +48,8 @@ class Job:
     def network(self) -> str:
         """What must be compiled for it, and is there for the jobs after it."""
         matters = ("levels", "batch_size", "frozen_to", "frozen_batchnorm")
-        return " ".join(str(self.options.get(name)) for name in matters)
+        pixels = self.options.get("augment", {}).get("size", self.options.get("size"))
+        return " ".join(str(self.options.get(name)) for name in matters) + f" {pixels}"
 
     @property
     def command(self) -> str:
@@ -58,7 +61,8 @@ class Job:
 class Runner:
     """Runs jobs on data that are decoded once, and remembers what was measured.
 
-    With `compiled` networks are compiled, which pays where there are many runs. It changes nothing but rounding.
+    Several processes may share a folder, and with it the work: each takes a job that no other is at. With `compiled`
+    networks are compiled, which pays where there are many runs. It changes nothing but rounding.
     """
 
     def __init__(self, out: Path, limit: float, device: str, compiled: bool = False, cache: Path | None = None) -> None:
@@ -79,13 +83,29 @@ class Runner:
                     return result
         return None
 
-    def measure(self, job: Job) -> dict[str, Any]:
-        """The result of the job, from its file or by running it."""
+    def measure(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
+        """The results of jobs, from their files or by running them; those that another process is at are waited for."""
+        results: dict[Job, dict[str, Any] | None] = dict.fromkeys(jobs)
+        while True:
+            for job in (job for job, result in results.items() if result is None):
+                results[job] = self.attempt(job)
+            found = [result for result in results.values() if result is not None]
+            if len(found) == len(results):
+                return found
+            time.sleep(0.5)
+
+    def attempt(self, job: Job) -> dict[str, Any] | None:
+        """The result of the job, from its file or by running it; None while another process is at it."""
         known = self.measured(job)
         if known is not None:
             return known
         if self.spent() + self.expected(job) > self.limit:
             raise OutOfTimeError(f"{job.name} needs about {self.expected(job):.0f} s")
+        with _alone(self.out / f".{job.name}.lock") as free:
+            # It may have been finished in between.
+            return self.measured(job) or self._measure(job) if free else None
+
+    def _measure(self, job: Job) -> dict[str, Any]:
         examples, began = self._data(job.dataset), time.monotonic()
         result = self._run(job, examples)
         seconds = time.monotonic() - began
@@ -98,12 +118,11 @@ class Runner:
         return result
 
     def reached(self, job: Job) -> bool:
-        """Measure the job if there is time; whether its result is there."""
+        """Measure the job if there is time and no other process is at it; whether its result is there."""
         try:
-            self.measure(job)
+            return self.attempt(job) is not None
         except OutOfTimeError:
             return False
-        return True
 
     def spent(self) -> float:
         """The seconds since the beginning."""
@@ -156,6 +175,19 @@ class Runner:
             opened = data.open(os.path.expandvars(bench.source))
             self._held = dataset, data.hold(opened, bench.options["stored_size"], self.device, self.cache)
         return self._held[1]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Whether this process is the only one here; the lock goes with it, however it ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+            path.unlink(missing_ok=True)
 
 
 def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> list[list[int]]:

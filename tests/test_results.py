@@ -3,6 +3,8 @@
 import doctest
 import json
 import shlex
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -106,11 +108,9 @@ def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, 
     assert set(chosen["own"]) == {"free", "rank", "proxy", "angular"}
     assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
 
-    for job in [*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]]:
-        runner.measure(job)
+    runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]])
     before = len(ran)
-    for job in protocols.stage("1", "glyphs", runner):
-        runner.measure(job)
+    runner.measure(protocols.stage("1", "glyphs", runner))
     assert len(ran) == before
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
     text = page.render(page.read(tmp_path))
@@ -124,7 +124,7 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "own": {}})
-    assert "error" in runner.measure(job)
+    assert "error" in runner.attempt(job)
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
     assert "| N-pair-mc † | diverged |" in page.render(page.read(tmp_path))
 
@@ -132,10 +132,31 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
 def test_other_options_are_another_run(bench, tmp_path):
     protocols = bench("protocols")
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
-    runner.measure(protocols.row("glyphs", "npair", 0, CHOICE))
+    assert runner.reached(protocols.row("glyphs", "npair", 0, CHOICE))
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
     other = {**CHOICE, "own": {"free": {"rate": 1e-3}}}
     assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
+
+
+def test_processes_share_the_jobs_of_a_folder(bench, tmp_path):
+    protocols, runs = bench("protocols"), bench("runs")
+    script = f"""
+import sys, time; from pathlib import Path
+sys.path.insert(0, {str(Path(protocols.__file__).parent)!r})
+import protocols, runs
+runner = runs.Runner(Path({str(tmp_path)!r}), float("inf"), "cpu")
+runner._data = lambda dataset: None
+runner._run = lambda job, data: time.sleep(0.2) or {{"options": job.options, "kind": "", "error": "", "method": ""}}
+runner.measure(protocols.row("glyphs", "npair", seed, {CHOICE!r}) for seed in range(4))
+"""
+    others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [other.communicate()[0] for other in others]
+    assert [other.returncode for other in others] == [0, 0]
+    assert sum(text.count("\n") for text in told) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {f"row_glyphs_npair_{seed}.json" for seed in range(4)}
+    runner = runs.Runner(tmp_path, float("inf"), "cpu")
+    with runs._alone(tmp_path / ".row_glyphs_npair_4.lock"):
+        assert not runner.reached(protocols.row("glyphs", "npair", 4, CHOICE))
 
 
 def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):

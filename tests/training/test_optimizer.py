@@ -39,6 +39,31 @@ def test_the_new_layers_and_the_loss_have_rates_of_their_own(kind):
     assert [group["weight_decay"] for group in groups] == [0.2, 0, 0.2, 0, 0]
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_the_backbone_stays_as_it_is_in_the_first_head_steps(kind):
+    torch.manual_seed(0)
+    settings = Settings(optimizer=kind, rate=0.1, head_steps=3, weight_decay=0.1, schedule="constant")
+    embedder = models.create("mlp", features=4, hidden=[3], dim=2)
+    optimizer = make_optimizer(settings, embedder, losses.RAWLoss())
+    for step in range(5):
+        before = [p.clone() for p in embedder.backbone.parameters()]
+        head = embedder.heads["H"].weight.clone()
+        optimizer.zero_grad()
+        embedder(torch.randn(5, 4)).pow(4).sum().backward()
+        assert set_rate(optimizer, settings, step) == (0.0 if step < 3 else 0.1)
+        optimizer.step()
+        stays = all(map(torch.equal, before, embedder.backbone.parameters()))
+        assert stays == (step < 3)
+        assert not torch.equal(head, embedder.heads["H"].weight)
+
+
+def test_head_steps_without_a_head_are_refused():
+    embedder = models.create("mlp", features=4, hidden=[3], dim=None)
+    with pytest.raises(ValueError, match="head_steps is 5 and there is no new layer, nor anything"):
+        make_optimizer(Settings(head_steps=5), embedder, losses.RAWLoss())
+    make_optimizer(Settings(head_steps=5), embedder, losses.MarginLoss(learn_beta=True))
+
+
 def test_nothing_to_learn_is_refused():
     embedder = models.create("mlp", features=4, hidden=[3], dim=2).requires_grad_(False)
     with pytest.raises(ValueError, match="nothing in the model or the loss can learn"):

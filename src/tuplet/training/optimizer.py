@@ -1,6 +1,7 @@
 """Which parameters move how fast, and how the rate changes over the run."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,11 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
         groups.append({"name": "loss", "params": learned, "lr": rate, "weight_decay": 0.0})
     if not groups:
         raise ValueError("nothing in the model or the loss can learn; leave some parameters unfrozen, or give a dim")
+    if settings.head_steps and all(_is_backbone(group) for group in groups):
+        raise ValueError(
+            f"head_steps is {settings.head_steps} and there is no new layer, nor anything that the loss learns; "
+            "leave it out, or give a dim"
+        )
     for group in groups:
         group["start"] = group["lr"]
     # Fused: one pass over the weights, which can be called off on the device (`leave_out_if_not_finite`).
@@ -38,11 +44,18 @@ def leave_out_if_not_finite(optimizer: torch.optim.Optimizer, numbers: Tensor) -
 
 
 def set_rate(optimizer: torch.optim.Optimizer, settings: Settings, step: int) -> float:
-    """Give every group its rate at a step; the backbone's is returned."""
-    factor = rate_factor(settings, step)
+    """Give every group its rate at a step; the backbone's, which is 0 in the first `head_steps`, is returned.
+
+    Its gradient is formed all the same: to leave that out, a compiled network would have to be compiled twice.
+    """
+    factor, backbone = rate_factor(settings, step), float(step >= settings.head_steps)
     for group in optimizer.param_groups:
-        group["lr"] = group["start"] * factor
-    return settings.rate * factor
+        group["lr"] = group["start"] * factor * (backbone if _is_backbone(group) else 1.0)
+    return settings.rate * factor * backbone
+
+
+def _is_backbone(group: dict[str, Any]) -> bool:
+    return str(group["name"]).startswith("backbone")
 
 
 def rate_factor(settings: Settings, step: int) -> float:

@@ -89,6 +89,7 @@ class Settings:
     weight_decay: Annotated[float, "of matrices; biases, scales and the loss's parameters do not decay"] = 0.0
     schedule: Annotated[Literal["constant", "cosine", "step"], "how the rate falls"] = "cosine"
     warmup: Annotated[int, "steps over which the rate rises from zero"] = 0
+    head_steps: Annotated[int, "first steps in which the backbone stays: only new layers and the loss learn"] = 0
     decay_every: Annotated[int | None, "steps after which `step` lowers the rate, again and again"] = None
     decay_factor: Annotated[float, "what `step` multiplies the rate by"] = 0.1
     clip: Annotated[float | None, "the largest length of the gradient of all parameters together"] = None
@@ -142,7 +143,7 @@ _COUNTS = "size resize stored_size dim per_class piece_size decay_every steps"
 _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (f"{_COUNTS} evaluate_every checkpoint_every log_every patience", lambda x: x >= 1, "at least 1"),
     ("batch_size candidates", lambda x: x >= 2, "at least 2"),
-    ("memory memory_start warmup weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
+    ("memory memory_start warmup head_steps weight_decay", lambda x: 0 <= x < math.inf, "at least 0"),
     ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2⁶³"),
     ("rate head_rate loss_rate decay_factor clip", lambda x: 0 < x < math.inf, "above 0"),
     ("momentum average validation validation_from", lambda x: 0 <= x < 1, "at least 0 and below 1"),
