@@ -86,7 +86,7 @@ _HEADS = ({"head_rate": 1.0}, {"head_rate": 10.0})
 _COLOURS = ({"augment.brightness": 0.4, "augment.contrast": 0.4, "augment.saturation": 0.4},)
 _AVERAGES = ({"average": 0.995},)
 _UNFROZEN = ({"frozen_to": None},)
-_WARMUPS = ({"warmup": 100},)
+_GENTLE = ({"head_steps": 100}, {"warmup": 100}, {"head_steps": 100, "warmup": 100})
 #: A new layer that learns no faster than the network needs another rate of that.
 _ONE_RATE = ({"rate": 5e-5, "head_rate": 1.0}, {"rate": 1e-4, "head_rate": 1.0})
 _DOWN, _UP = Ladder("rate", _RATES, -1), Ladder("rate", _RATES, 1)
@@ -98,36 +98,52 @@ def _longer(rate: float) -> tuple[Change, ...]:
 
 
 _ONE_BY_ONE: tuple[Coordinate, ...] = (_AREAS, _POOLING, _NORMS, _CLOSER, _COLOURS, _AVERAGES)
-_LONGER_AT_ONE_RATE = ({**_longer(1e-4)[0], **_UNFROZEN[0], "head_rate": 1.0},)
 #: The coordinates of what all methods share, with the alternatives of each, in the order in which they are tried.
 SHARED: dict[str, tuple[Coordinate, ...]] = {
     "cub200": (
         *(_DOWN, *_ONE_BY_ONE, _longer(5e-5), _DOWN, _HEADS),
-        *(_ONE_RATE, _UP, _LONGER_AT_ONE_RATE, _DOWN, _WARMUPS),
+        *(_ONE_RATE, _UP, _GENTLE[:2], _UNFROZEN),
     ),
     "cars196": (
         *(_UP, *_ONE_BY_ONE, _UNFROZEN, _longer(2e-4), _DOWN),
-        *(_CLOSER, _UNFROZEN, _HEADS, _DOWN, _WARMUPS),
+        *(_CLOSER, _UNFROZEN, _HEADS, _DOWN, _GENTLE[:1]),
     ),
     "glyphs": (_DOWN, _POOLING),
 }
 #: What each family chooses for itself, from what is shared on; `unit` has chosen that. Angular loss is derived for unit
 #: vectors and was trained on free ones: both are tried.
 FAMILIES: dict[str, tuple[Coordinate, ...]] = {
-    "rank": (_HEADS, _DOWN),
-    "angular": (({"normalize": True},), _NORMS, _HEADS, _UP),
-    "free": (_NORMS, _HEADS, _UP),
-    "proxy": (_HEADS, _UP),
+    "rank": (_GENTLE, _HEADS, _DOWN),
+    "angular": (({"normalize": True},), _NORMS, _GENTLE, _HEADS, _UP),
+    "free": (_NORMS, _GENTLE, _HEADS, _UP),
+    "proxy": (_HEADS, _UP, ({"rate": 5e-5, "head_steps": 100},)),
 }
-#: What the best recipe may have in place of RAW+VTHM, each with the options of its family.
-BEST_METHODS = ("proxy_anchor", "nra", "rll_h")
-#: What it varies beyond what is shared: the pixels that it is tested with (those that it is trained with stay), more
-#: augmentation, and length.
-BEST: tuple[Coordinate, ...] = (
-    ({"size": 288, "resize": 320, "augment.size": 224},),
-    ({"augment.erase": 0.5},),
-    Ladder("steps", (400, 800, 1200, 2400, 4800), 1),
-)
+_TEST_LARGER = {"size": 288, "resize": 320, "augment.size": 224}
+_ALL_LARGER = {"size": 384, "resize": 416, "augment.size": 288}
+_TWO_LEVELS = {"levels": "MH"}
+
+
+class Best(NamedTuple):
+    """What the best recipe is looked for among.
+
+    `methods`, each with the options of its family, and with each of `changes`: a grid, since they matter to each other.
+    Then what comes `after`, one coordinate after another. A change is of the pixels that are tested with, alone or with
+    those that are trained with, and of the levels that are embedded.
+    """
+
+    methods: tuple[str, ...]
+    changes: tuple[Change, ...]
+    after: tuple[Coordinate, ...] = ()
+
+
+BEST = {
+    "cub200": Best(
+        ("proxy_anchor", "nra"),
+        (_TEST_LARGER, _ALL_LARGER, {**_TEST_LARGER, **_TWO_LEVELS}, {**_ALL_LARGER, **_TWO_LEVELS}),
+    ),
+    "cars196": Best(("raw_vthm", "proxy_anchor"), ({}, _TEST_LARGER), ((_TWO_LEVELS,),)),
+    "glyphs": Best(("proxy_anchor",), ({},)),
+}
 
 
 def climb(
@@ -146,10 +162,13 @@ def climb(
         if isinstance(coordinate, Ladder):
             chosen, best = _on_the_ladder(coordinate, chosen, best, score)
         else:
-            tried = [{**chosen, **change} for change in coordinate if {**chosen, **change} != chosen]
+            tried: list[Change] = []
+            for options in ({**chosen, **change} for change in coordinate):
+                if options not in (chosen, *tried):
+                    tried.append(options)
             scores = score(tried)
             if scores and max(scores).beats(best):
-                chosen, best = tried[scores.index(max(scores))], max(scores)
+                chosen, best = dict(tried[scores.index(max(scores))]), max(scores)
         yield chosen
 
 

@@ -1,17 +1,16 @@
-"""The cores that a process is held to while it is measured.
+"""The core that a process is held to while it is measured.
 
 A small batch is the time of Python, and that of the very same step may double from one virtual core to another, which
-says something about the machine's other tenants and nothing about a loss. So the quickest cores are found first, and
-every process is held to them in its turn. Where a system has no such thing (macOS), none is.
+says something about the machine's other tenants and nothing about a loss. A step also has two threads, Python's and
+autograd's, one of which always waits for the other: on one core they take turns, on two each must be woken, which may
+take a virtual machine longer than all the rest. So the quickest core is found first, and every process is held to it in
+its turn. Where a system has no such thing (macOS), none is.
 """
 
 import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-
-#: How many cores are quick enough; all where there are no more. A step has two threads: Python's, and autograd's.
-QUICK = 4
 
 
 def available() -> list[int]:
@@ -28,7 +27,7 @@ def hold(pid: int, cores: Collection[int]) -> None:
 
 
 def measured(figure: Callable[[], float]) -> dict[int, float]:
-    """A figure of this process on one core after another; it stays on the quickest ones."""
+    """A figure of this process on one core after another; it stays on the quickest."""
     found = {}
     for core in available():
         hold(os.getpid(), [core])
@@ -38,5 +37,5 @@ def measured(figure: Callable[[], float]) -> dict[int, float]:
 
 
 def quickest(found: dict[int, float]) -> list[int]:
-    """The cores with the smallest figures."""
-    return sorted(found, key=found.__getitem__)[:QUICK]
+    """The core with the smallest figure; none where there are none."""
+    return sorted(found, key=found.__getitem__)[:1]

@@ -205,13 +205,14 @@ def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:
 
 
 def host(device: str) -> Steps:
-    """The least step on one core after another, and on the quickest of them, to which all others are then held."""
+    """The least step on any core, on one after another, and on the quickest, to which all others are then held."""
     warm(device)
     run = least_step(device)
     run()  # autograd's thread begins
     yield None
-    found = performance_cores.measured(partial(median_ms, run, device))
-    cores = {"core_ms": list(found.values()), "quickest": performance_cores.quickest(found)} if found else {}
+    cores: dict[str, Any] = {"free_ms": median_ms(run, device)}
+    if found := performance_cores.measured(partial(median_ms, run, device)):
+        cores |= {"core_ms": list(found.values()), "quickest": performance_cores.quickest(found)}
     yield 0, {"host": both_ms(run, device) | cores}
 
 

@@ -102,7 +102,8 @@ def small(results: Results) -> Reached:
     host = results.single("host")
     if host:
         text += f". (The least that autograd takes here: {number(host['ms'])} and {number(host['row_ms'])} ms"
-        text += f"; waited for on one core after another: {spread(host['core_ms'])} ms)" if "core_ms" in host else ")"
+        text += f"; waited for on one core after another: {spread(host['core_ms'])} ms" if "core_ms" in host else ""
+        text += f"; free to move between cores: {number(host['free_ms'])} ms)"
     return text, NO if waiting else met
 
 

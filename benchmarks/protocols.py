@@ -28,7 +28,10 @@ import choosing
 from choosing import Change, Coordinate, Score
 from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SEEDS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
+from tuplet.training.settings import describe_options
 
+#: What options are where nobody says anything.
+USUAL = {option.name: option.default for option in describe_options()}
 #: In the order in which they are wanted.
 STAGES = ("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6")
 
@@ -92,9 +95,13 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
         shared = best
     # A family's own options are found at the short length, whatever is chosen for all.
     short_of_all = {name: value for name, value in shared.items() if name != "steps"}
-    for family in families if looking.complete else ():
+    families = tuple(families)
+    # Processes that share the work begin with different ones.
+    turn = runner.turn % len(families)
+    for family in (*families[turn:], *families[:turn]) if looking.complete else ():
         for best in looking.climb(FAMILIES[family], short_of_all, choosing.FAMILIES[family]):
             own[family] = {name: value for name, value in best.items() if shared.get(name) != value}
+    own = {family: own[family] for family in families if family in own}
     if looking.complete:
         steps = choosing.Ladder("steps", (short, 2 * short, 3 * short), 1)
         for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
@@ -104,12 +111,13 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
 
 def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
     """The best recipe with any loss, from what all methods share on."""
-    choice, looking = chosen(dataset, runner), Search(dataset, runner)
-    best, *others = (
-        {"method": method, **choice["shared"], **choice["own"].get(METHODS[method].family, {})}
-        for method in (FAMILIES["unit"], *choosing.BEST_METHODS)
-    )
-    for better in looking.climb(FAMILIES["unit"], best, [tuple(others), *choosing.BEST]):
+    choice, looking, about = chosen(dataset, runner), Search(dataset, runner), choosing.BEST[dataset]
+    own = {method: choice["own"].get(METHODS[method].family, {}) for method in about.methods}
+    # A method has its family's options and no other's.
+    usual = {name: choice["shared"].get(name, USUAL[name]) for options in own.values() for name in options}
+    grid = tuple({"method": name, **usual, **own[name], **change} for name in about.methods for change in about.changes)
+    best = {"method": FAMILIES["unit"], **choice["shared"]}
+    for better in looking.climb(FAMILIES["unit"], best, (grid, *about.after)):
         best = better
     return looking.keep("best", shared=best)
 
@@ -205,8 +213,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="faster runs, after a minute for each kind of network")
     parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded photographs for the next time")
+    parser.add_argument("--turn", type=int, default=0, help="which one this is of several that share --out: 0, 1, …")
     arguments = parser.parse_args()
-    runner = Runner(arguments.out, arguments.limit_seconds, arguments.device, arguments.compile, arguments.cache)
+    runner = Runner(
+        arguments.out,
+        arguments.limit_seconds,
+        arguments.device,
+        arguments.compile,
+        arguments.cache,
+        arguments.turn,
+    )
     for dataset in arguments.dataset:
         for name in arguments.stage:
             if name in SEARCHES:

@@ -62,11 +62,20 @@ class Runner:
     """Runs jobs on data that are decoded once, and remembers what was measured.
 
     Several processes may share a folder, and with it the work: each takes a job that no other is at. With `compiled`
-    networks are compiled, which pays where there are many runs. It changes nothing but rounding.
+    networks are compiled, which pays where there are many runs. It changes nothing but rounding. `turn` is the number
+    of this process among them.
     """
 
-    def __init__(self, out: Path, limit: float, device: str, compiled: bool = False, cache: Path | None = None) -> None:
-        self.out, self.device, self.compile, self.cache = out, device, compiled, cache
+    def __init__(
+        self,
+        out: Path,
+        limit: float,
+        device: str,
+        compiled: bool = False,
+        cache: Path | None = None,
+        turn: int = 0,
+    ) -> None:
+        self.out, self.device, self.compile, self.cache, self.turn = out, device, compiled, cache, turn
         self.began, self.limit = time.monotonic(), limit
         self.paces: list[float] = []
         self.compiled: set[str] = set()
@@ -203,7 +212,7 @@ def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> 
 def write(path: Path, result: Mapping[str, Any]) -> None:
     """Write a result: a line for each part, whole or not at all."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
-    aside = path.with_suffix(".part")
+    aside = path.with_suffix(f".{os.getpid()}.part")
     aside.write_text(f"{{\n{lines}\n}}\n")
     aside.replace(path)
 

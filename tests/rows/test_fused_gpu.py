@@ -23,6 +23,7 @@ def programs(monkeypatch):
     """Batches of any size as programs; gives the programs that there are."""
     monkeypatch.setattr(fused, "LEAST_ROWS", 1)
     monkeypatch.setattr(fused, "_programs", type(fused._programs)())
+    monkeypatch.setattr(fused, "_new", [])  # after many new ones in a row, the next would have to wait
     return fused._programs
 
 
@@ -47,7 +48,8 @@ def reserved():
 def test_equal_float64_on_the_same_rounded_inputs(name, n, dim, per_class, programs):
     x, labels = batch(n, dim, per_class)
     value, gradient = value_and_gradient(LOSSES[name](), x, labels)
-    assert list(programs.values()) != [None]
+    assert len(programs) == 1
+    assert None not in programs.values()
     truth, true_gradient = value_and_gradient(LOSSES[name](), x.double(), labels)
     torch.testing.assert_close(value.double(), truth, rtol=2e-5, atol=1e-6)
     assert (gradient.double() - true_gradient).norm() < 5e-3 * true_gradient.norm()
