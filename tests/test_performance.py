@@ -173,7 +173,7 @@ class TestPageOfTwoPhases:
         def rows(n, dtype, ms):
             row = {"loss": METHOD, "size": n, "dtype": dtype, "ours": {"ms": ms, "row_ms": ms, "mib": 1, "first_s": 1}}
             floor = {"size": n, "dtype": dtype, "ms": 0.1, "tflops": 1}
-            return [row, {"floor": [floor]}, {"host": {"ms": ms / 2, "row_ms": ms / 4}}]
+            return [row, {"floor": [floor]}, {"host": {"ms": ms / 2, "row_ms": ms / 4, "free_ms": ms}}]
 
         large = phase(rows(4096, "bfloat16", 0.7))
         return {"large": large, "small": phase(rows(180, "float32", 0.3), **small)}
