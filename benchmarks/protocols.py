@@ -89,24 +89,33 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
     shared = dict(choosing.START)
     if "L" not in BENCHES[dataset].levels:
         shared["frozen_to"] = None
-    own: dict[str, dict[str, Any]] = {}
     looking, short = Search(dataset, runner), BENCHES[dataset].short
+    steps = choosing.Ladder("steps", (short, 2 * short, 3 * short), 1)
     for best in looking.climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
         shared = best
-    # A family's own options are found at the short length, whatever is chosen for all.
-    short_of_all = {name: value for name, value in shared.items() if name != "steps"}
+    if looking.complete:
+        for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
+            shared = best
+    own: dict[str, dict[str, Any]] = {}
     families = tuple(families)
     # Processes that share the work begin with different ones.
     turn = runner.turn % len(families)
     for family in (*families[turn:], *families[:turn]) if looking.complete else ():
-        for best in looking.climb(FAMILIES[family], short_of_all, choosing.FAMILIES[family]):
-            own[family] = {name: value for name, value in best.items() if shared.get(name) != value}
+        own[family] = _own(looking, family, shared, short)
     own = {family: own[family] for family in families if family in own}
-    if looking.complete:
-        steps = choosing.Ladder("steps", (short, 2 * short, 3 * short), 1)
-        for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
-            shared = best
     return looking.keep("chosen", shared=shared, own=own)
+
+
+def _own(looking: Search, family: str, shared: Change, short: int) -> dict[str, Any]:
+    """What a family has beyond what is shared: found in short runs, then its rate again at the length of all."""
+    method = FAMILIES[family]
+    own: dict[str, Any] = {}
+    for best in looking.climb(method, {**shared, "steps": short}, choosing.FAMILIES[family]):
+        own = {name: value for name, value in best.items() if name != "steps" and shared.get(name) != value}
+    if looking.complete and shared["steps"] > short:
+        for best in looking.climb(method, {**shared, **own}, choosing.AT_LENGTH):
+            own = {name: value for name, value in best.items() if shared.get(name) != value}
+    return own
 
 
 def search_best(dataset: str, runner: Runner) -> dict[str, Any]:

@@ -195,8 +195,10 @@ def _alone(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
         else:
-            yield True
-            path.unlink(missing_ok=True)
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
 
 
 def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> list[list[int]]:

@@ -155,8 +155,12 @@ runner.measure(protocols.row("glyphs", "npair", seed, {CHOICE!r}) for seed in ra
     assert sum(text.count("\n") for text in told) == 4
     assert {path.name for path in tmp_path.iterdir()} == {f"row_glyphs_npair_{seed}.json" for seed in range(4)}
     runner = runs.Runner(tmp_path, float("inf"), "cpu")
-    with runs._alone(tmp_path / ".row_glyphs_npair_4.lock"):
+    lock = tmp_path / ".row_glyphs_npair_4.lock"
+    with runs._alone(lock):
         assert not runner.reached(protocols.row("glyphs", "npair", 4, CHOICE))
+    with pytest.raises(KeyboardInterrupt), runs._alone(lock):
+        raise KeyboardInterrupt
+    assert not lock.exists()
 
 
 def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
