@@ -19,10 +19,11 @@ rates that rise slowly, and of the best recipe's pixels and levels. What they tr
 decay, a memory of past vectors, other frozen layers, crops from nearer and from farther, no new layer at all, RAW and
 NRA at other rates. Rows of Cars196 showed last that a rate chosen in a short run may be too fast for a long one (NL&AL
 reaches 71.1 on validation classes after 400 steps, and 56.8 on the test classes after 1,800), so each family is to
-choose its rate once more at the length of all: that is still to be tried. So two decisions, which classes validate and which alternatives there are, were made with test
-scores in sight; no rate, length or augmentation was. The first round's trials are kept and marked, and nothing is
-chosen by them. Tried, and taken out of the product again: a new layer that starts at the principal components of what
-it is given (68.4 against 73.9 on CUB-200-2011, 65.5 against 75.9 on Cars196).
+choose its rate once more at the length of all: that is still to be tried. So two decisions, which classes validate and
+which alternatives there are, were made with test scores in sight; no rate, length or augmentation was. The first
+round's trials are kept and marked, and nothing is chosen by them. Tried, and taken out of the product again: a new
+layer that starts at the principal components of what it is given (68.4 against 73.9 on CUB-200-2011, 65.5 against 75.9
+on Cars196).
 
 **The rule.** From the papers' plain choices, one coordinate after another. Every alternative is tried beside the best
 so far, and the one with the highest Recall@1 challenges it. It takes its place if its Recall@1 is higher by `MARGIN` at

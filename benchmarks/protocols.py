@@ -26,7 +26,7 @@ import torch
 
 import choosing
 from choosing import Change, Coordinate, Score
-from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SEEDS
+from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SEEDS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
@@ -208,7 +208,7 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             row(dataset, method, seed, choice)
             for seed in (SEEDS[:1] if name in "13" else SEEDS[1:])
             for method, about in METHODS.items()
-            if about.target == (name in "12") and (about.own or name != "6")
+            if (method in TARGETS) == (name in "12") and (about.own or name != "6")
         ]
     return [job for job in jobs if set(job.options.get("levels", "H")) <= set(BENCHES[dataset].levels)]
 
