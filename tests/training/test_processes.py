@@ -4,16 +4,18 @@ import socket
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from training_tools import events, pictures, start, vectors, weights
-from tuplet import training
+from tuplet import models, training
+from tuplet.training.trouble import mean_cosine
 
 CHILD = """
 import os, sys, torch
-from training.test_processes import CASES
+from training.test_processes import CASES, UNLIKE_ONE
 from tuplet import training
 torch.set_num_threads(1)
-for case, make in CASES.items():
+for case, make in {**CASES, **UNLIKE_ONE}.items():
     data, options = make()
     run = training.train(data, f"{sys.argv[1]}/{case}", **options)
     torch.save((run.metrics["recall_at_1"], run.embedder.state_dict()), f"{sys.argv[1]}/{case} {os.environ['RANK']}.pt")
@@ -57,6 +59,21 @@ CASES = {
 }
 
 
+def with_batchnorm():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+    return models.create(layers, dim=6, example=torch.zeros(2, 10))
+
+
+#: What two processes train in another way than one: each takes BatchNorm's statistics over its own share of a batch.
+UNLIKE_ONE = {
+    "batchnorm": lambda: (
+        vectors(),
+        {**EVERY, "steps": 1, "loss": "raw", "model": with_batchnorm(), "batch_size": 12, "per_class": 2},
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """All cases, one after the other, by two processes on this machine, as a user starts them."""
@@ -92,6 +109,13 @@ def test_two_processes_equal_one(case, tmp_path, two):
         torch.load(folder / "checkpoint.pt", weights_only=True)["objective"] for folder in (tmp_path, two / case)
     ]
     close(*learned)
+
+
+def test_all_processes_measure_the_network_that_is_kept(two):
+    """Each measures its share of the examples, and BatchNorm's statistics are those of the first."""
+    (measured,) = events(two / "batchnorm", "evaluation")
+    kept = load_file(two / "batchnorm" / "vectors.safetensors")["embeddings"]
+    assert measured["mean_cosine"] == pytest.approx(mean_cosine(kept))
 
 
 def close(ours, theirs):

@@ -168,6 +168,8 @@ class Loop:
     def _evaluate(self) -> bool:
         """Measure what there is; whether it is the best so far."""
         state, progress, part = self.state, self.state.progress, self.examples.validation
+        # Each process has its own statistics of BatchNorm, and the first one's are kept.
+        self.team.align(state.result)
         vectors = vectors_of(state.result, part, self.team)
         if not bool(vectors.isfinite().all()):
             cause = likely_cause(self.settings, state, vectors, math.nan)
