@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from training_tools import pictures, vectors
-from tuplet import training
+from tuplet import losses, training
 from tuplet.data import Dataset, from_features
 from tuplet.training import loop
 from tuplet.training.published import benchmark, recall_ks
@@ -53,11 +53,17 @@ def test_pictures_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
     two = {"small": {"loss": "raw", "stored_size": 12}, "large": {"loss": "raw", "stored_size": 16}}
     training.compare(photos, two, [0], out=tmp_path / "sizes", **options)
     assert len(read) == 24 + 2 * 24
+    # Begun again, all of them are trained again, on pictures that are decoded once.
+    earlier = tmp_path / "found" / "raw" / "seed_0" / "best" / "earlier"
+    earlier.touch()
+    training.compare(photos, ["raw"], [0, 1], out=tmp_path / "found", resume=False, **options)
+    assert not earlier.exists()
+    assert len(read) == 24 + 2 * 24 + 24
 
 
 def test_losses_of_ones_own_have_labels(tmp_path):
-    losses = {"hot & sharp": {"loss": "ranked_list", "loss_options": {"temperature": 20.0}}}
-    (row,) = training.compare(vectors(), losses, [0], out=tmp_path, **QUICK)["rows"]
+    mine = {"hot & sharp": {"loss": "ranked_list", "loss_options": {"temperature": 20.0}}}
+    (row,) = training.compare(vectors(), mine, [0], out=tmp_path, **QUICK)["rows"]
     assert row["loss"] == "hot & sharp"
     assert (tmp_path / "hot_sharp" / "seed_0" / "evaluation.json").is_file()
 
@@ -76,8 +82,17 @@ def test_bad_comparisons_get_one_sentence(tmp_path):
         training.compare(vectors(), ["raw"], 2, out=tmp_path)
     with pytest.raises(TypeError, match="seed is 3, and a comparison has several; give seeds="):
         training.compare(vectors(), ["raw"], seed=3, out=tmp_path)
+    with pytest.raises(TypeError, match="seed is 3, and a comparison has several; give seeds="):
+        training.compare(vectors(), {"a": {"loss": "raw", "seed": 3}}, out=tmp_path)
+    with pytest.raises(TypeError, match="there is no option 'recipes'"):
+        training.compare(vectors(), {"a": {"recipes": "demo"}}, out=tmp_path)
+    with pytest.raises(ValueError, match=r"seeds are \[0, 1, 0\]; give each once"):
+        training.compare(vectors(), ["raw"], [0, 1, 0], out=tmp_path)
     with pytest.raises(TypeError, match="give a list of names"):
         training.compare(vectors(), "raw", out=tmp_path)
+    with pytest.raises(TypeError, match=r"losses has RAWLoss.*; give names, or a dictionary from labels to options"):
+        training.compare(vectors(), [losses.RAWLoss()], out=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def sized(classes, examples):

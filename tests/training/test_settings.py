@@ -150,6 +150,8 @@ def test_what_is_said_comes_before_the_recipe_and_the_recipe_before_the_defaults
     settings = resolve("ranked_list", {"model": Unsaid("resnet50"), "rate": 0.5}, pictures())
     assert (settings.model, settings.rate, settings.per_class) == ("bn_inception", 0.5, 3)
     assert resolve("ranked_list", {"model": "resnet50"}, pictures()).model == "resnet50"
+    unsaid = resolve("ranked_list", dict.fromkeys(("loss", "model", "steps", "seed")), pictures())
+    assert (unsaid.loss, unsaid.model, unsaid.steps, unsaid.seed) == ("ranked_list", "bn_inception", 10_000, 0)
     # A loss's options and a model's sizes do not outlive it; the same one said again keeps them.
     assert resolve("ranked_list", {"loss": "raw"}, pictures()).loss_options == {}
     assert resolve("ranked_list", {"loss": "ranked_list"}, pictures()).loss_options["alpha"] == 1.2

@@ -21,7 +21,7 @@ from tuplet.training.published import benchmark, published
 from tuplet.training.recipes import RECIPES
 from tuplet.training.resolve import resolve
 from tuplet.training.run import train
-from tuplet.training.settings import nearest
+from tuplet.training.settings import check_names, nearest
 
 
 def compare(
@@ -31,6 +31,7 @@ def compare(
     *,
     out: str | os.PathLike[str],
     recipe: str | None = None,
+    resume: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
     """Train every loss with every seed, all else alike, and give means and deviations of their metrics.
@@ -40,7 +41,8 @@ def compare(
     and `options` are the protocol. What a loss needs by its nature, unit vectors or pairs, each gets unless the
     protocol says otherwise.
 
-    The runs are kept in `out`, a folder for each, so that a comparison that is interrupted goes on where it was.
+    The runs are kept in `out`, a folder for each, so that a comparison that is interrupted goes on where it was;
+    `resume=False` begins all of them again.
     Returned, and written to `out/comparison.json`, is plain data: for each loss its runs, the mean and the deviation
     (None for a single seed) of every metric, and the rows that the papers print for it on the same benchmark.
 
@@ -51,39 +53,51 @@ def compare(
     >>> [(row["loss"], row["deviation"]["recall_at_1"]) for row in found["rows"]]
     [('npair', None), ('raw_vthm', None)]
     """
-    if not isinstance(seeds, Iterable):
-        raise TypeError(f"seeds is {seeds!r}; give a list, such as range({seeds!r})")
-    if "seed" in options:
-        raise TypeError(f"seed is {options['seed']!r}, and a comparison has several; give seeds=")
-    opened = data if isinstance(data, Dataset) else data_room.open(data)
-    name, folder, chosen, seeds = benchmark(opened), Path(out), _chosen(losses), list(seeds)
-    if not chosen or not seeds:
+    options_of = {label: {**options, **own} for label, own in _chosen(losses).items()}
+    seeds = _distinct(seeds)
+    if not options_of or not seeds:
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
-    _refuse_labels_without_a_folder(chosen)
-    places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in chosen for seed in seeds}
-    if not all((place / EVALUATION).is_file() for place in places.values()):
-        opened = _held(opened, recipe, [{**options, **own} for own in chosen.values()])
+    _refuse_labels_without_a_folder(options_of)
+    for said in options_of.values():
+        check_names(said)
+        if "seed" in said:
+            raise TypeError(f"seed is {said['seed']!r}, and a comparison has several; give seeds=")
+    opened = data if isinstance(data, Dataset) else data_room.open(data)
+    name, folder = benchmark(opened), Path(out)
+    places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in options_of for seed in seeds}
+    if not (resume and all((place / EVALUATION).is_file() for place in places.values())):
+        opened = _held(opened, recipe, list(options_of.values()))
     rows = []
-    for label, own in chosen.items():
+    for label, said in options_of.items():
         runs: list[dict[str, Any]] = []
         for seed in seeds:
             place = places[label, seed]
-            run = train(opened, place, recipe=recipe, seed=seed, **{**options, **own})
+            run = train(opened, place, recipe=recipe, seed=seed, resume=resume, **said)
             runs.append({"seed": seed, "folder": str(place), "metrics": run.metrics})
-        measured = {k: [run["metrics"][k] for run in runs] for k, v in runs[0]["metrics"].items() if type(v) is float}
-        rows.append(
-            {
-                "loss": label,
-                "mean": {k: fmean(values) for k, values in measured.items()},
-                "deviation": {k: stdev(values) if len(values) > 1 else None for k, values in measured.items()},
-                "runs": runs,
-                "published": [row._asdict() for row in published(name, label)],
-            }
-        )
+        printed = [row._asdict() for row in published(name, label)]
+        rows.append({"loss": label, **_spread([run["metrics"] for run in runs]), "runs": runs, "published": printed})
     result = {"data": opened.source or repr(opened), "benchmark": name, "rows": rows}
     if join(options.get("device")).leads:
         RunFolder(folder).write_json("comparison.json", result)
     return result
+
+
+def _spread(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """The mean and the deviation of every metric over the seeds."""
+    measured = {k: [metrics[k] for metrics in found] for k, v in found[0].items() if type(v) is float}
+    return {
+        "mean": {k: fmean(values) for k, values in measured.items()},
+        "deviation": {k: stdev(values) if len(values) > 1 else None for k, values in measured.items()},
+    }
+
+
+def _distinct(seeds: Iterable[int]) -> list[int]:
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds is {seeds!r}; give a list, such as range({seeds!r})")
+    listed = list(seeds)
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"seeds are {listed}; give each once")
+    return listed
 
 
 def _file_name(label: str) -> str:
@@ -127,6 +141,8 @@ def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str
         raise TypeError(f"losses is {losses!r}; give a list of names")
     chosen = {}
     for name in losses:
+        if not isinstance(name, str):
+            raise TypeError(f"losses has {name!r}; give names, or a dictionary from labels to options")
         if name in RECIPES:
             chosen[name] = {k: RECIPES[name][k] for k in ("loss", "loss_options") if k in RECIPES[name]}
         elif name in LOSSES:

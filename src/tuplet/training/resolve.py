@@ -23,6 +23,8 @@ _BELONGINGS = {
 }
 #: What an embedder that is made already has decided.
 _DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "layer_norm", "normalize", "size", "resize", "fit")
+#: What every run has: None says nothing of it.
+_NEVER_NONE = ("loss", "model", "steps", "seed")
 
 
 class Unsaid(str):
@@ -36,7 +38,7 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
     the other loss needs pairs or triplets. Feature vectors are trained with an mlp unless another model is said.
     """
     check_names(said)
-    said = {k: _as_python(v) for k, v in said.items() if not isinstance(v, Unsaid)}
+    said = {k: _as_python(v) for k, v in said.items() if not _is_unsaid(k, v)}
     chosen = {} if recipe is None else recipe_for(recipe, data)
     if data.features is not None:
         said.setdefault("model", "mlp")
@@ -55,6 +57,10 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
                 raise TypeError(f"{name} was decided when the embedder was made; leave it out, or give a model's name")
             chosen.pop(name, None)
     return Settings(**{**chosen, **said})
+
+
+def _is_unsaid(name: str, value: Any) -> bool:
+    return isinstance(value, Unsaid) or (value is None and name in _NEVER_NONE)
 
 
 def _as_python(value: Any) -> Any:

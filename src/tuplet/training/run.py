@@ -71,7 +71,7 @@ def train(
     """
     opened = data if isinstance(data, Dataset) else data_room.open(data)
     said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
-    settings = resolve(recipe, {**{k: v for k, v in said.items() if v is not None}, **overrides}, opened)
+    settings = resolve(recipe, {**said, **overrides}, opened)
     about = {
         "tuplet": tuplet.__version__,
         "data": opened.source or repr(opened),
