@@ -80,13 +80,14 @@ def test_training_learns_what_matters_for_classes_that_it_has_not_seen(tmp_path)
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_precisions_train_and_agree_roughly(precision, tmp_path):
-    options = {**QUICK, **SMALL, "optimizer": "sgd", "rate": 0.01}
+    # Steps so small that none overflows in float16: the weights then move by some 3e-3.
+    options = {**QUICK, **SMALL, "optimizer": "sgd", "rate": 1e-3, "head_rate": 1.0}
     training.train(pictures(), tmp_path, precision=precision, **options)
     training.train(pictures(), tmp_path / "full", **options)
     ours, theirs = weights(tmp_path), weights(tmp_path / "full")
     for name in theirs:
         assert ours[name].dtype == torch.float32
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0 if precision == "float32" else 5e-3)
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0 if precision == "float32" else 2e-4)
     assert same(ours, theirs) == (precision == "float32")
 
 

@@ -183,6 +183,18 @@ def test_a_checkpoint_of_other_settings_or_data_is_refused_in_one_sentence(tmp_p
     assert go("proxies", tmp_path, rate=0.5, steps=3, resume=False).metrics["step"] == 3
 
 
+def test_a_run_from_before_an_option_was_there_goes_on_with_its_default(tmp_path):
+    go("proxies", tmp_path, steps=3)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    for option in ("head_steps", "augment"):
+        del saved["identity"]["settings"][option]
+    torch.save(saved, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match="holds a run with head_steps=0, not head_steps=2"):
+        go("proxies", tmp_path, head_steps=2)
+    go("proxies", tmp_path)
+    assert [event["step"] for event in events(tmp_path, "evaluation")][:2] == [3, 7]
+
+
 def test_a_checkpoint_of_another_model_is_refused_in_one_sentence(tmp_path):
     """Two modules of the user's own with as many parameters: only their shapes tell them apart."""
     one, other = (

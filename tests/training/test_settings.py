@@ -69,7 +69,22 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "SoftmaxLoss has proxies for 4 classes and 6 are trained; make it with num_classes=6, or give its name",
         ),
         ({"batch_size": 4}, "a batch of 4 is a single class, which has no negatives; choose a batch_size of 8 or more"),
-        ({"loss": "npair", "batch_size": 2}, "a batch of 2 is a single class, which has no negatives; choose"),
+        (
+            {"loss": "npair", "batch_size": 2},
+            "a batch of 2 is a single class, which has no negatives; choose a batch_size of 4 or more",
+        ),
+        ({"per_class": 1}, "per_class is 1, which leaves no example a positive; choose 2 or more"),
+        ({"batch_size": 3}, "takes 4 at a time; choose a multiple of 4, such as 8"),
+        (
+            {"batch_size": 28},
+            "a batch of 28 is 7 classes of 4, and only 6 training classes have two examples; choose a batch_size of 24 "
+            "or less, or a larger per_class",
+        ),
+        (
+            {"sampler": "ngroup", "batch_size": 28},
+            "a batch of 28 is more than the 24 examples that 6 training classes give, each 4 at most; choose a "
+            "batch_size of 24 or less, or a larger per_class",
+        ),
         ({"loss": losses.RAWLoss}, "loss is <class 'tuplet.losses.raw.RAWLoss'>; give a name, or a loss object"),
         ({"loss": torch.nn.Identity()}, "loss is Identity(); give a name, or a loss object"),
         (
@@ -78,6 +93,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
         ({"validation": 0.05}, "validation is 0.05, which does not divide 6 training classes; choose another share"),
         ({"validation": 0.99}, "validation is 0.99, which does not divide 6 training classes; choose another share"),
+        (
+            {"validation": 0.05, "validation_from": 0.5},
+            "validation is 0.05, which does not divide 6 training classes; choose another share",
+        ),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),

@@ -113,16 +113,18 @@ def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
     network as the classes of the test split will be.
     """
     classes = train.classes
+    count = round(len(classes) * settings.validation)
+    left = round(len(classes) * (1 - settings.validation)) if settings.validation_from is None else len(classes) - count
+    if not 0 < left < len(classes):
+        raise ValueError(
+            f"validation is {settings.validation}, which does not divide {len(classes)} training classes; "
+            "choose another share"
+        )
     if settings.validation_from is None:
-        if not 0 < round(len(classes) * (1 - settings.validation)) < len(classes):
-            raise ValueError(
-                f"validation is {settings.validation}, which does not divide {len(classes)} training classes; "
-                "choose another share"
-            )
         return train.split(1 - settings.validation, settings.seed)
-    start, count = round(len(classes) * settings.validation_from), round(len(classes) * settings.validation)
+    start = round(len(classes) * settings.validation_from)
     held_out = classes[start : start + count]
-    if not 0 < len(held_out) == count < len(classes):
+    if len(held_out) < count:
         raise ValueError(
             f"validation is {settings.validation} and validation_from {settings.validation_from}, which do not fit "
             f"into {len(classes)} training classes; choose shares whose sum is 1 at most"

@@ -35,29 +35,21 @@ def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
             f"{each} examples of a class; leave it out"
         )
     elsewhere = hasattr(loss, "proxies") or settings.memory or settings.sampler == "triplet"
+    if each == 1 and not elsewhere:
+        raise ValueError("per_class is 1, which leaves no example a positive; choose 2 or more")
     if settings.batch_size == each and not elsewhere:
+        instead = ", or a smaller per_class" if _goes_by_per_class(settings) else ""
         raise ValueError(
-            f"a batch of {each} is a single class, which has no negatives; choose a batch_size of {2 * each} or more, "
-            "or a smaller per_class"
+            f"a batch of {each} is a single class, which has no negatives; choose a batch_size of {2 * each} or more"
+            f"{instead}"
         )
 
 
 def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
     """The sampler by name for batches of `batch_size`, which are those of all processes together."""
     each, seed, labels = class_share(settings), settings.seed, data.labels
-    size, classes = settings.batch_size or usual_batch_size(settings, data), usable_classes(data)
-    if classes < 2:
-        raise ValueError(f"training needs two classes of two examples or more, and there are {classes}; add examples")
-    if size % each:
-        raise ValueError(
-            f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
-            f"choose a multiple of {each}, such as {max(1, size // each) * each}"
-        )
-    if settings.sampler not in ("ngroup", "triplet") and size > classes * each:
-        raise ValueError(
-            f"a batch of {size} is {size // each} classes of {each}, and only {classes} training classes have two "
-            f"examples; choose a batch_size of {classes * each} or less, or a larger per_class"
-        )
+    size = settings.batch_size or usual_batch_size(settings, data)
+    refuse_unfilled_batches(settings, size, usable_sizes(data))
     warn_of_small_classes(data, settings)
     with warnings.catch_warnings():
         # What the sampler would say of classes of one example was said just now, with their names.
@@ -72,6 +64,31 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
         return kind(labels, size // each, each, seed)
 
 
+def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int]) -> None:
+    """Refuse batches that the classes with a positive pair, of these sizes, cannot fill."""
+    each, classes = class_share(settings), len(class_sizes)
+    if classes < 2:
+        raise ValueError(f"training needs two classes of two examples or more, and there are {classes}; add examples")
+    if size % each:
+        raise ValueError(
+            f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
+            f"choose a multiple of {each}, such as {max(2, size // each) * each}"
+        )
+    instead = ", or a larger per_class" if _goes_by_per_class(settings) else ""
+    if settings.sampler == "ngroup":
+        most = sum(min(count, each) for count in class_sizes)
+        if size > most:
+            raise ValueError(
+                f"a batch of {size} is more than the {most} examples that {classes} training classes give, each {each} "
+                f"at most; choose a batch_size of {most // each * each} or less{instead}"
+            )
+    elif settings.sampler != "triplet" and size > classes * each:
+        raise ValueError(
+            f"a batch of {size} is {size // each} classes of {each}, and only {classes} training classes have two "
+            f"examples; choose a batch_size of {classes * each} or less{instead}"
+        )
+
+
 def usual_batch_size(settings: Settings, data: Dataset) -> int:
     """About 120, or as much as there are classes for, and two classes at least.
 
@@ -80,17 +97,22 @@ def usual_batch_size(settings: Settings, data: Dataset) -> int:
     15
     """
     each = class_share(settings)
-    return max(2, min(120 // each, usable_classes(data))) * each
+    return max(2, min(120 // each, len(usable_sizes(data)))) * each
 
 
-def usable_classes(data: Dataset) -> int:
-    """How many classes have a positive pair."""
-    return int((data.labels.unique(return_counts=True)[1] > 1).sum())
+def usable_sizes(data: Dataset) -> list[int]:
+    """The sizes of the classes that have a positive pair."""
+    counts = data.labels.unique(return_counts=True)[1]
+    return counts[counts > 1].tolist()
 
 
 def class_share(settings: Settings) -> int:
     """How many examples the sampler takes together: those of a class, or of a triplet."""
     return {"npair": 2, "hard_class": 2, "triplet": 3}.get(settings.sampler or "", settings.per_class)
+
+
+def _goes_by_per_class(settings: Settings) -> bool:
+    return settings.sampler in ("class_balanced", "ngroup")
 
 
 def warn_of_small_classes(data: Dataset, settings: Settings) -> None:

@@ -14,6 +14,7 @@ from tuplet.training.gradients import random_state, set_random_state
 from tuplet.training.objective import Objective
 from tuplet.training.processes import Team
 from tuplet.training.sampler import sampler_state
+from tuplet.training.settings import describe_options
 
 #: Options that another call may change: none of them moves the weights.
 FREE = {
@@ -93,12 +94,14 @@ def shapes(embedder: Embedder) -> str:
 def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
     """One sentence where a folder holds a run of other settings, on other data or of another model.
 
-    The number of steps may change unless the schedule depends on it.
+    The number of steps may change unless the schedule depends on it. An option that the run does not know, since a
+    later version has it, was at its default then.
     """
     remedy = "give another folder, or resume=False to begin again"
+    defaults = {option.name: option.default for option in describe_options()}
     free = FREE - {"steps"} if now["settings"]["schedule"] == "cosine" else FREE
     for name, value in now["settings"].items():
-        before = then["settings"].get(name)
+        before = then["settings"].get(name, defaults[name])
         if before != value and name not in free:
             why = ", on which its cosine schedule depends" if name == "steps" else ""
             raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {name}={value!r}; {remedy}")
