@@ -83,7 +83,7 @@ def test_a_gradient_that_is_no_number_stops_before_it_reaches_the_weights(tmp_pa
 def test_weights_that_a_step_throws_out_of_range_are_neither_measured_nor_kept(work, tmp_path):
     """Loss and gradient of the step are finite; a rate beyond the largest number makes the weights infinite."""
     rare = dict.fromkeys(("log_every", "evaluate_every", "checkpoint_every"), 100)
-    options = {**QUICK, **rare, "optimizer": "sgd", "rate": 1e38, "warmup": 0}
+    options = {**QUICK, **rare, "optimizer": "sgd", "rate": 1e38, "head_rate": 10.0}
     with pytest.raises(
         FloatingPointError, match=r"step 1: it has diverged; the weights are not finite.*lower the rate"
     ):

@@ -83,7 +83,7 @@ class Settings:
     # The optimiser
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], "the rule by which weights move"] = "adamw"
     rate: Annotated[float, "the learning rate of the backbone"] = 1e-4
-    head_rate: Annotated[float, "times the rate: the new layers' rate"] = 10.0
+    head_rate: Annotated[float, "times the rate: the new layers' rate"] = 1.0
     loss_rate: Annotated[float, "times the rate: the rate of what the loss learns, proxies and β"] = 100.0
     momentum: Annotated[float, "of sgd"] = 0.9
     weight_decay: Annotated[float, "of matrices; biases, scales and the loss's parameters do not decay"] = 0.0
