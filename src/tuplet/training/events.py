@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tuplet.training.folder import told
+from tuplet.training.folder import writing
 
 
 class Events:
@@ -33,7 +33,8 @@ class Events:
         # JSON has no word for what is not a number.
         facts = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}
         line = json.dumps({"event": event, "step": step, **facts}, ensure_ascii=False)
-        told(self.path, lambda: self._append(f"{line}\n".encode()))
+        with writing(self.path):
+            self._append(f"{line}\n".encode())
         if self._board is not None:
             for name, value in facts.items():
                 if isinstance(value, int | float):
@@ -45,7 +46,8 @@ class Events:
 
     def sync(self) -> int:
         """Wait until everything is on the disk; the length of the log."""
-        told(self.path, lambda: os.fsync(self._file.fileno()))
+        with writing(self.path):
+            os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:

@@ -15,6 +15,9 @@ from tuplet.progress import track
 from tuplet.training.published import recall_ks
 from tuplet.training.settings import Settings, nearest
 
+#: Examples that pass the network together where nothing is learned.
+EMBEDDED_AT_ONCE = 256
+
 
 class Split(NamedTuple):
     """The places in a dataset of the examples that train, that choose the best and that are tested on."""
@@ -55,9 +58,7 @@ class Examples:
         return images.to(memory_format=torch.channels_last)
 
 
-def embed(
-    embedder: Embedder, store: Store, which: range | list[int], batch_size: int = 256, mirror: bool = False
-) -> Tensor:
+def embed(embedder: Embedder, store: Store, which: range | list[int], mirror: bool = False) -> Tensor:
     """The embeddings of some examples as testing sees them: the centre crop, or its mirror image, in evaluation mode.
 
     >>> from tuplet import models
@@ -68,7 +69,7 @@ def embed(
     """
     parts, device = [], embedder.device
     with evaluating(embedder), torch.inference_mode():
-        for numbers in track(torch.tensor(which, dtype=torch.int64).split(batch_size), "embedding"):
+        for numbers in track(torch.tensor(which, dtype=torch.int64).split(EMBEDDED_AT_ONCE), "embedding"):
             values = store.values[numbers.to(store.values.device)].to(device)
             if embedder.preprocessing is not None:
                 p, aspects = embedder.preprocessing, store.aspects[numbers.to(store.aspects.device)].to(device)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +22,6 @@ from tuplet.models import Embedder
 from tuplet.models.folder import read as read_embedder
 from tuplet.training.processes import Team
 
-T = TypeVar("T")
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
 _FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
 _FOLDERS = ("best", "last", "tensorboard")
@@ -44,13 +43,16 @@ class RunFolder:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file; give a folder for the run")
-        told(self.path, lambda: self.path.mkdir(parents=True, exist_ok=True))
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out of the folder for as long as this process lives."""
         lock = self.path / ".lock"
-        with told(lock, lambda: lock.open("w")) as file:
+        with writing(lock):
+            opened = lock.open("w")
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -134,7 +136,8 @@ class RunFolder:
         return self.path / f"best.{step}"
 
     def _save(self, embedder: Embedder, place: Path) -> None:
-        told(place, lambda: embedder.save(place))
+        with writing(place):
+            embedder.save(place)
         for path in (*place.iterdir(), place):
             flush(path)
 
@@ -145,10 +148,11 @@ class RunFolder:
         team.align(embedder)
 
 
-def told(path: Path, write: Callable[[], T]) -> T:
-    """Write, or say in one sentence that the disk is full, or whatever else it is."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say of an error inside, in one sentence, which file could not be written, why, and what helps."""
     try:
-        return write()
+        yield
     except (OSError, SafetensorError) as error:
         elsewhere = isinstance(error, OSError) and error.errno in _NEVER_HERE
         remedy = "give another folder" if elsewhere else "make room, then call again to go on"
@@ -166,9 +170,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """
     aside = path.with_name(f"{path.name}.part")
     try:
-        told(path, lambda: write(aside))
-        # Some file systems find out that they are full only when they are asked to finish.
-        told(path, lambda: flush(aside))
+        with writing(path):
+            write(aside)
+            # Some file systems find out that they are full only when they are asked to finish.
+            flush(aside)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
