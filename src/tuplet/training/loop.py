@@ -7,9 +7,8 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
 from tuplet.data import Batch, batches
@@ -18,26 +17,16 @@ from tuplet.progress import silent, track
 from tuplet.training.events import Events
 from tuplet.training.examples import Examples
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
-from tuplet.training.gradients import backward
-from tuplet.training.late import Late
-from tuplet.training.optimizer import leave_out_if_not_finite, set_rate, shorten
+from tuplet.training.optimizer import set_rate
 from tuplet.training.processes import Team
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress, State
+from tuplet.training.step import Launched, Stepper
 from tuplet.training.testing import everything, recalls, vectors_of
 from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine, too_far, weights_are_finite
 
 #: Halvings of float16's first scale, 2¹⁶, down to the smallest number that it has, 2⁻²⁴.
 SCALES = 40
-
-
-class Launched(NamedTuple):
-    """A step, counted from 1, whose loss and length of gradient are on their way."""
-
-    step: int
-    examples: Tensor
-    embeddings: Tensor
-    told: Late
 
 
 @dataclass
@@ -61,19 +50,13 @@ class Loop:
 
     def train(self) -> None:
         """Go on until the last step, or until nothing has become better for long enough."""
-        settings, state, team, progress = self.settings, self.state, self.team, self.state.progress
-        embedder, objective, optimizer, scaler = state.embedder, state.objective, state.optimizer, state.scaler
-        network, hold = team.parallel(embedder.compiled() if settings.compile else embedder)
-        half = torch.autocast(team.device.type, getattr(torch, settings.precision), settings.precision != "float32")
+        settings, progress = self.settings, self.state.progress
+        stepper = Stepper(settings, self.state, self.team)
         stream, upcoming = self._batches(), None
         launched: deque[Launched] = deque()
         # The next batch is made while the device still works on this one, unless it depends on the weights.
         ahead = settings.sampler != "hard_class"
         began = time.perf_counter() - progress.seconds
-
-        def embed(inputs: Tensor) -> Tensor:
-            with half:
-                return network(inputs)
 
         for step in track(range(progress.step, settings.steps), "training"):
             if finished(progress, settings):
@@ -81,23 +64,8 @@ class Loop:
             with silent():
                 step_began = time.perf_counter()
                 batch, inputs = upcoming or next(stream)
-                rate = set_rate(optimizer, settings, step)
-
-                def loss_of(embeddings: Tensor, labels: Tensor = batch.labels, step: int = step) -> Tensor:
-                    return objective(embedder.split(embeddings), labels, step, ranks=team.many)
-
-                value, embeddings = backward(embed, inputs, loss_of, scaler.scale, settings.piece_size, hold)
-                scaler.unscale_(optimizer)
-                numbers = Late(value, shorten(optimizer, settings.clip))
-                launched.append(Launched(step + 1, batch.index, embeddings, numbers))
-                if not scaler.is_enabled():
-                    leave_out_if_not_finite(optimizer, numbers.there)
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-                objective.remember(embedder.split(embeddings), batch.labels, team.rows_of_all)
-                if state.average is not None:
-                    state.average.update(step)
+                rate = set_rate(self.state.optimizer, settings, step)
+                launched.append(stepper.step(step, batch, inputs))
                 upcoming = next(stream) if ahead and step + 1 < settings.steps else None
 
                 progress.step = step + 1
@@ -107,20 +75,20 @@ class Loop:
                     for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
                 )
                 # Elsewhere the host is a step ahead of the device, which then always has something to do.
-                gradient = self._told(launched, but=0 if last or logs or evaluates or saves else 1)
+                gradient = self._take_in(launched, but=0 if last or logs or evaluates or saves else 1)
                 progress.busy += time.perf_counter() - step_began
                 progress.seconds = time.perf_counter() - began
                 if last or logs:
                     self._log(rate, gradient)
                 better = False
                 if last or evaluates:
-                    with half:
+                    with stepper.precision:
                         better = self._evaluate()
                 if better or finished(progress, settings) or saves:
                     self._checkpoint(better)
         # A run that was killed may have come farther already than it is to go now.
         if progress.evaluated < progress.step:
-            with half:
+            with stepper.precision:
                 better = self._evaluate()
             self._checkpoint(better)
 
@@ -209,18 +177,18 @@ class Loop:
             if best:
                 self.folder.crown(progress.step)
 
-    def _told(self, launched: deque[Launched], but: int) -> float:
+    def _take_in(self, launched: deque[Launched], but: int) -> float:
         """Take in the losses of all steps but the last few, and give the length of the last gradient among them."""
         gradient = math.nan
         while len(launched) > but:
-            step, examples, embeddings, told = launched.popleft()
-            loss, gradient = told.read()
+            step, examples, embeddings, numbers = launched.popleft()
+            loss, gradient = numbers.read()
             self.left_out = 0 if math.isfinite(gradient) else self.left_out + 1
             # With float16 the scaler leaves out a step whose gradient overflows, and goes on at half the scale.
             if not math.isfinite(loss) or self.left_out > (SCALES if self.state.scaler.is_enabled() else 0):
                 cause = likely_cause(self.settings, self.state, embeddings, loss)
-                numbers = [number for own in self.team.of_all(examples.tolist()) for number in own]
-                files = [self.examples.train.data.path(number) for number in numbers]
+                places = [place for own in self.team.of_all(examples.tolist()) for place in own]
+                files = [self.examples.train.data.path(place) for place in places]
                 self._stop(step, f"the loss is {loss:g}", cause, files)
             self.state.progress.losses.append(loss)
         return gradient
