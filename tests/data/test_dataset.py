@@ -128,6 +128,18 @@ def test_labels_are_renumbered_and_remember_their_values():
     assert data.class_names == ("-5", "9", str(2**40))
 
 
+def test_labels_may_be_names():
+    for labels in (["bee", "ant", "bee"], np.array(["bee", "ant", "bee"]), np.array(["bee", "ant", "bee"], object)):
+        data = from_features(torch.zeros(3, 2), labels)
+        assert data.labels.tolist() == [1, 0, 1]
+        assert data.class_names == ("ant", "bee")
+
+
+@pytest.mark.filterwarnings("error")
+def test_pictures_may_come_as_a_list_of_arrays():
+    assert len(from_images([np.zeros((5, 7, 3), np.uint8)] * 2, [0, 1])) == 2
+
+
 def test_it_says_what_it_holds():
     assert repr(features([2, 2], splits=["train"] * 3 + ["test"])) == (
         "Dataset(4 feature vectors, 2 classes, 3 train, 1 test)"
@@ -142,7 +154,8 @@ def test_it_says_what_it_holds():
         (lambda: Dataset(torch.tensor([0, 1]), ("a", "b"), features=torch.zeros(1, 2)), "features has 1 entries for 2"),
         (lambda: Dataset(torch.tensor([2]), ("a", "b"), features=torch.zeros(1, 2)), "labels run from 2 to 2, outside"),
         (lambda: features([2, 2]).part("train"), "there is no split 'train' here; the splits are none"),
-        (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and 'gallery', .* train, val"),
+        (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and .* train, val: call"),
+        (lambda: features([2, 2]).split(ratio=float("nan")), "a ratio of nan leaves one side of 2 classes empty"),
         (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),
         (lambda: features([2, 2]).image(0), "holds feature vectors and no images"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),
@@ -159,9 +172,10 @@ def test_bad_data_get_one_sentence(make, message):
 def test_types_that_are_not_bytes_or_integers_are_refused():
     with pytest.raises(TypeError, match=r"images must be bytes from 0 to 255, got torch.float32"):
         from_images(np.zeros((2, 5, 5), np.float32), [0, 1])
-    for labels in ([0.5, 1], ["ant", "bee"], np.array(["ant", "bee"])):
-        with pytest.raises(TypeError, match=r"labels must be integers, got .*class_names="):
-            from_features(np.zeros((2, 5), np.float32), labels)
+    with pytest.raises(TypeError, match=r"labels must be integers or names, got float64; number the classes first"):
+        from_features(np.zeros((2, 5), np.float32), [0.5, 1])
+    with pytest.raises(TypeError, match=r"labels are names already; leave class_names out"):
+        from_features(np.zeros((2, 5), np.float32), ["ant", "bee"], class_names=["x", "y"])
 
 
 def test_arrays_may_run_backwards_and_have_another_byte_order():

@@ -199,8 +199,10 @@ def test_large_jpegs_may_be_decoded_smaller_but_not_too_small():
 
 
 def test_a_missing_file_is_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nothing\.jpg"):
+    with pytest.raises(FileNotFoundError, match=r"^image .*nothing\.jpg cannot be read: No such file or directory; "):
         read_image(tmp_path / "nothing.jpg")
+    with pytest.raises(IsADirectoryError, match=r"^image .* cannot be read: Is a directory; replace it or skip it$"):
+        read_image(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,10 @@ def test_other_archives_and_single_pictures_get_one_sentence(tmp_path):
     picture(tmp_path / "photo.png")
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
         archive.write(tmp_path / "photo.png", "ant/photo.png")
-    with pytest.raises(ValueError, match=r"cannot be read as a tar: [^\n]*, or unpack it if it is another archive$"):
-        tuplet_data.open(tmp_path / "photos.zip")
+    (tmp_path / "list.tsv").write_text("path\tlabel\nphoto.png\t1\n")
+    for name in ("photos.zip", "list.tsv"):
+        with pytest.raises(ValueError, match=rf"{name} is no folder, tar, table \(\.csv, \.parquet\) or features file"):
+            tuplet_data.open(tmp_path / name)
     with pytest.raises(ValueError, match=r"photo\.png is one picture; give the folder of the class folders"):
         tuplet_data.open(tmp_path / "photo.png")
 
@@ -215,8 +217,10 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
     ("text", "message"),
     [
         ("path,label\n", "has no rows"),
-        ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species"),
-        ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2"),
+        ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species: rename one, or"),
+        ("path;label\na.png;1\n", r"has no column 'path'; its columns are path;label: .*, and separate them by commas"),
+        ("", "t.csv is empty; its first line must name the columns path and label"),
+        ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2; put fields that hold commas in quotes"),
         ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 both 'y' and 'x'"),
         ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* has the size 5 × 0; both must be numbers above 0"),
         ("path,label,width,height\na.png,1,5,tall\n", "row 2 of .* has the size 5 × tall"),
@@ -232,6 +236,12 @@ def test_bad_tables_get_one_sentence(tmp_path, text, message):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         tuplet_data.open(path)
+
+
+def test_a_damaged_parquet_table_is_named(tmp_path):
+    (tmp_path / "t.parquet").write_bytes(b"garbage")
+    with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):
+        tuplet_data.open(tmp_path / "t.parquet")
 
 
 def test_spaces_around_a_field_do_not_make_another_class(tmp_path):
@@ -269,7 +279,7 @@ def test_options_that_the_source_does_not_take_are_refused(photos, tmp_path):
 def test_images_that_a_table_names_in_vain_are_counted(tmp_path):
     picture(tmp_path / "a.png")
     path = write_table(tmp_path / "t.csv", [{"path": f"{name}.png", "label": 0} for name in "abc"])
-    with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png"):
+    with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png; paths start"):
         tuplet_data.open(path)
 
 
@@ -295,6 +305,13 @@ def test_features_from_every_kind_of_file(tmp_path):
         assert data.class_names == ("5", "7", "9")
 
 
+def test_labels_of_features_may_be_names(tmp_path):
+    np.savez(tmp_path / "v.npz", features=np.eye(3), labels=["elk", "ant", "elk"])
+    data = tuplet_data.open(tmp_path / "v.npz")
+    assert data.class_names == ("ant", "elk")
+    assert data.labels.tolist() == [1, 0, 1]
+
+
 def test_features_without_labels_get_one_sentence(tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((2, 2)))
     with pytest.raises(FileNotFoundError, match=r"the labels of .*v\.npy are missing; save them as v_labels\.npy"):
@@ -316,6 +333,8 @@ def test_a_damaged_features_file_is_named(tmp_path, ending):
 def test_what_is_not_there_gets_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere does not exist; give a folder, a tar"):
         tuplet_data.open(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="the name of the data is empty; give a folder, a tar"):
+        tuplet_data.open("")
     with pytest.raises(ValueError, match="layout is 'cub'; it must be one of cub200, cars196"):
         tuplet_data.open(tmp_path, layout="cub")
 

@@ -14,11 +14,13 @@ from torch import Tensor
 from tuplet.data.dataset import Dataset
 
 Array = np.ndarray | Tensor
+#: Numbers, which `class_names` may name, or names.
+Labels = Array | Sequence[int] | Sequence[str]
 
 
 def from_images(
     images: Array,
-    labels: Array | Sequence[int],
+    labels: Labels,
     class_names: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
 ) -> Dataset:
@@ -42,14 +44,14 @@ def from_images(
 
 def from_features(
     features: Array,
-    labels: Array | Sequence[int],
+    labels: Labels,
     class_names: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
 ) -> Dataset:
     """Precomputed vectors (N, d), for training a metric head on them.
 
-    >>> from_features(np.zeros((4, 16), np.float32), [3, 3, 9, 9]).class_names
-    ('3', '9')
+    >>> from_features(np.zeros((4, 16), np.float32), ["bee", "bee", "ant", "ant"]).class_names
+    ('ant', 'bee')
     """
     vectors = _tensor(features)
     if vectors.ndim != 2 or not vectors.is_floating_point():
@@ -96,22 +98,24 @@ def _read(path: Path) -> Any:
 
 def _tensor(array: Array) -> Tensor:
     """The array as a tensor, copied only where torch cannot share it: steps backwards, another byte order."""
-    if isinstance(array, np.ndarray):
+    if not isinstance(array, Tensor):
+        array = np.asarray(array)
         if min(array.strides, default=0) < 0:
             array = array.copy()
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.as_tensor(array)
 
 
-def _named(labels: Array | Sequence[int], class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.dtype.kind not in "iub":
-        raise TypeError(
-            f"labels must be integers, got {array.dtype}; number the classes, and name them by class_names="
-        )
-    numbers = torch.from_numpy(array.astype(np.int64))
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):  # a table's column of text
+        array = array.astype(str)
+    if array.dtype.kind not in "iubU":
+        raise TypeError(f"labels must be integers or names, got {array.dtype}; number the classes first")
     if class_names is not None:
-        return numbers, tuple(class_names)
-    values, numbers = torch.unique(numbers, return_inverse=True)
-    return numbers, tuple(map(str, values.tolist()))
+        if array.dtype.kind == "U":
+            raise TypeError("labels are names already; leave class_names out, or number the classes")
+        return torch.from_numpy(array.astype(np.int64)), tuple(class_names)
+    values, numbers = np.unique(array, return_inverse=True)
+    return torch.from_numpy(numbers), tuple(map(str, values.tolist()))

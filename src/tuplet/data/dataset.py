@@ -126,7 +126,7 @@ class Dataset:
             if not set(testing) <= set(self.splits):
                 raise ValueError(
                     f"there is no split 'test', nor 'query' and 'gallery', here; the splits are "
-                    f"{', '.join(dict.fromkeys(self.splits))}: take them by part(), or give a ratio of the classes"
+                    f"{', '.join(dict.fromkeys(self.splits))}: call the one to test with 'test', or take them by part()"
                 )
             return self.part("train"), self.part(*testing)
         ratio = 0.5 if ratio is None else ratio
@@ -134,7 +134,7 @@ class Dataset:
         if len(order) < 2:
             named = f": {self.class_names[order[0]]!r}" if order else ""
             raise ValueError(f"the data have {len(order)} class{named}; a split into train and test needs two at least")
-        count = round(len(order) * ratio)
+        count = round(len(order) * ratio) if 0 < ratio < 1 else 0
         if not 0 < count < len(order):
             raise ValueError(f"a ratio of {ratio} leaves one side of {len(order)} classes empty; choose another")
         return self.of_classes(order[:count]), self.of_classes(order[count:])

@@ -46,7 +46,7 @@ def read_image(source: Source, name: str | None = None, least: int | None = None
     (255, 255, 255)
     """
     if isinstance(source, str | os.PathLike):
-        with Path(source).open("rb") as file:
+        with _opened(Path(source), name or str(source)) as file:
             return _decode(file, name or str(source), least)
     if isinstance(source, bytes):
         return _decode(io.BytesIO(source), name or f"of {len(source)} bytes in memory", least)
@@ -54,6 +54,14 @@ def read_image(source: Source, name: str | None = None, least: int | None = None
         raise TypeError(f"a picture is a path, bytes, a binary file or a PIL image, not a {type(source).__name__}")
     name = name or str(getattr(source, "filename", "") or getattr(source, "name", "in memory"))
     return _decode(source, name, least)
+
+
+def _opened(path: Path, name: str) -> BinaryIO:
+    """The file, or an error of the same kind that says it in the words of all pictures that cannot be read."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise type(error)(f"image {name} cannot be read: {error.strerror}; replace it or skip it") from error
 
 
 def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Image.Image:

@@ -1,6 +1,7 @@
 """One function that opens whatever holds the data."""
 
 import os
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from tuplet.data.tables import table
 
 TABLE_ENDINGS = (".csv", ".parquet")
 FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
+TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_SOURCES = "a folder, a tar, a table, a features file or 'glyphs'"
 
 
 def open(
@@ -46,10 +49,12 @@ def open(
     path = Path(source)
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+    if str(source) == "":  # which as a path is the current folder, and more likely a variable that was not set
+        raise ValueError(f"the name of the data is empty; give {_SOURCES}")
     if str(source) == "glyphs" and not path.exists():
         return replace(glyphs(), source="glyphs")
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a folder, a tar, a table, a features file or 'glyphs'")
+        raise FileNotFoundError(f"{path} does not exist; give {_SOURCES}")
     return replace(_read(path, layout, columns, complete), source=str(path.absolute()))
 
 
@@ -65,6 +70,11 @@ def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, com
         return features_file(path)
     if path.is_file() and path.suffix.lower() in IMAGE_ENDINGS:
         raise ValueError(f"{path} is one picture; give the folder of the class folders that hold such pictures")
+    if path.is_file() and not path.name.lower().endswith(TAR_ENDINGS) and not tarfile.is_tarfile(path):
+        raise ValueError(
+            f"{path} is no folder, tar, table ({', '.join(TABLE_ENDINGS)}) or features file "
+            f"({', '.join(FEATURE_ENDINGS)}); unpack it if it is an archive, else save it as one of these"
+        )
     files = Files.of(path)
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
     if found is None:

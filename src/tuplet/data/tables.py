@@ -28,7 +28,11 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
         if name not in found:
             raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
         if found[name] not in rows:
-            raise ValueError(f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}")
+            commas = "" if len(rows) > 1 else ", and separate them by commas"
+            raise ValueError(
+                f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}: "
+                f"rename one, or give columns= in Python{commas}"
+            )
     values = {name: rows[column] for name, column in found.items() if column in rows}
     if not values["path"]:
         raise ValueError(f"{path} has no rows below its header")
@@ -51,19 +55,27 @@ def _csv(path: Path) -> dict[str, list[str]]:
             lines = [[field.strip() for field in row] for row in csv.reader(file) if row]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
-    header, *rows = lines or [[]]
+    if not lines:
+        raise ValueError(f"{path} is empty; its first line must name the columns path and label")
+    header, *rows = lines
     for name in header:
         if name and header.count(name) > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
-            raise ValueError(f"row {number} of {path} has {len(row)} fields, its header has {len(header)}")
+            raise ValueError(
+                f"row {number} of {path} has {len(row)} fields, its header has {len(header)}; "
+                "put fields that hold commas in quotes"
+            )
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
 
 
 def _parquet(path: Path) -> dict[str, list[str]]:
     parquet = extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table")
-    columns = parquet.read_table(path).to_pydict()
+    try:
+        columns = parquet.read_table(path).to_pydict()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read ({str(error).split('. ')[0]}); save it again") from error
     return {name: ["" if v is None else str(v) for v in column] for name, column in columns.items()}
 
 
@@ -92,7 +104,8 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
     missing = [name for name in located if isinstance(name, str) and not Path(name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {missing[0]}"
+            f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {missing[0]}; "
+            "paths start at the folder of the table"
         )
     return located
 
