@@ -111,7 +111,6 @@ def training_step(device: str) -> Callable[[Tensor, Tensor], None]:
     from tuplet import losses, models
 
     embedder = models.create("resnet50", dim=512, weights=None).to(device).train()
-    embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(embedder.parameters(), lr=1e-5, fused=True)
     loss = losses.MultiSimilarityLoss()
 

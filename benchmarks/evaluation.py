@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 import common
+from common import number
 from tuplet import evaluation as ev
 
 try:
@@ -117,7 +119,7 @@ def measure(index: int, size: str, device: str) -> dict[str, Any]:
     x, y = data(size, device)
     for side, run in sides.items():
         run(*few)
-        (taken, values), peak = common.peak_extra(lambda run=run: timed(run, x, y), device)  # type: ignore[misc]
+        (taken, values), peak = common.peak_extra(partial(timed, run, x, y), device)
         times = [taken]
         while sum(times) + times[-1] < LONG and len(times) < 5:
             times.append(timed(run, x, y)[0])
@@ -158,9 +160,6 @@ def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) ->
 
 
 def cell(row: dict[str, Any], unit: str) -> str:
-    def number(x: float) -> str:
-        return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
-
     ours = row["ours"][unit]
     if "peer" not in row:
         return number(ours) + (f" / {row['left_out']}" if row["left_out"] and unit == "seconds" else "")

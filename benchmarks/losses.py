@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -61,7 +62,7 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
     for side, run in list(steps.items()):
         try:
             with held_to(peer_gib if side == "peer" else None):
-                first, peak = common.peak_extra(lambda run=run: common.seconds(run))  # type: ignore[misc]
+                first, peak = common.peak_extra(partial(common.seconds, run))
         except (RuntimeError, MemoryError) as error:
             if side == "ours":
                 raise

@@ -10,10 +10,8 @@ The full run writes benchmarks/results/models_DEVICE.json and the table of docs/
 """
 
 import argparse
-import csv
 import json
 import os
-import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,29 +20,21 @@ import torch
 from torch import Tensor
 
 import common
-from tuplet import models
+from tuplet import data, models
+from tuplet.data.files import read_bytes
 from tuplet.evaluation import recall_at_k
 
 #: ImageNet's birds.
 BIRDS = torch.tensor([*range(7, 25), *range(80, 101), *range(127, 147)])
 
 
-def photographs(data: Path, limit: int | None) -> tuple[list[bytes], Tensor, Tensor]:
+def photographs(table: Path, limit: int | None) -> tuple[list[bytes], Tensor, Tensor]:
     """The files' bytes, their labels and whether each is of a test class; with a limit, evenly spread ones."""
-    with (data / "cub200.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    opened = data.open(table)
     if limit:
-        rows = rows[:: max(1, len(rows) // limit)][:limit]
-    wanted = {row["path"] for row in rows}
-    contents = {}
-    for split in ("train", "test"):
-        with tarfile.open(data / f"cub200_{split}.tar") as tar:
-            for member in tar:
-                if member.name in wanted:
-                    contents[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
-    labels = torch.tensor([int(row["label"]) for row in rows])
-    test = torch.tensor([row["split"] == "test" for row in rows])
-    return [contents[row["path"]] for row in rows], labels, test
+        opened = opened.select(range(0, len(opened), max(1, len(opened) // limit))[:limit])
+    test = torch.tensor([split == "test" for split in opened.splits or ()])
+    return [read_bytes(location) for location in opened.images or ()], opened.labels, test
 
 
 def measure(
@@ -90,7 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if "TUPLET_DATA" not in os.environ:
         parser.error("set TUPLET_DATA to the folder with cub200.csv, cub200_train.tar and cub200_test.tar")
-    pictures, labels, test = photographs(Path(os.environ["TUPLET_DATA"]), arguments.limit)
+    pictures, labels, test = photographs(Path(os.environ["TUPLET_DATA"], "cub200.csv"), arguments.limit)
     rows = []
     for architecture, weights in (("resnet50", "resnet50_v1_imagenet"), ("efficientnet_lite0", arguments.lite0)):
         rows.append(measure(architecture, weights, pictures, labels, test, arguments.device))

@@ -27,7 +27,8 @@ import search_load
 DIM, QUERIES, K, RECALL = 128, 1_000, 10, 0.95
 CORES = os.cpu_count() or 1
 BATCHES = (64, 1_000)
-Search = Callable[[np.ndarray], np.ndarray]
+#: What finds the nearest of some queries, most often as rows of their indices.
+Search = Callable[[np.ndarray], Any]
 
 
 def clustered(folder: Path, count: int) -> None:
@@ -160,7 +161,7 @@ def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
     bare_mib = private_mib() - before
     sides: dict[str, Search] = {
         "ours": lambda q: index.search(q, K).rows,
-        "ours, hits read": lambda q: list(index.search(q, K)),  # type: ignore[dict-item, return-value]
+        "ours, hits read": lambda q: list(index.search(q, K)),
         "faiss": lambda q: bare.search(q, K)[1],
     }
     measured = timings(sides, queries, singles=1_000)
