@@ -1,7 +1,7 @@
 """What the engine promises to every loss: precision, blocks, no wasted work, one sentence for a second derivative."""
 
 import functools
-from math import log
+from math import exp, log, log1p
 
 import pytest
 import torch
@@ -163,6 +163,17 @@ class TestPrecision:
             inside = value_and_gradient(case.make().to(torch.float32), x, labels)
         assert torch.equal(plain[0], inside[0])
         assert torch.equal(plain[1], inside[1])
+
+    @pytest.mark.parametrize("z", [19.0, 21.0, 30.0, 45.0])
+    def test_log_of_one_plus_a_power_is_right_to_the_last_digits_of_float64(self, z):
+        """torch's softplus(z) is z from 20 on, which is 2e-9 off there."""
+        x = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+        gallery = torch.tensor([[0.0, 1.0], [z, 0.0]], dtype=torch.float64)
+        for loss in (losses.SmoothTripletLoss(), losses.NPairAllLoss(), losses.NPairLoss("ovo"), losses.NCALoss()):
+            value = loss(x, torch.tensor([0]), gallery=gallery, gallery_labels=torch.tensor([0, 1]))
+            torch.testing.assert_close(value.item(), z + log1p(exp(-z)), rtol=1e-15, atol=0)
+            (gradient,) = torch.autograd.grad(value, x)
+            torch.testing.assert_close(gradient[0, 0].item(), z / (1 + exp(-z)), rtol=1e-15, atol=0)
 
 
 class TestBlocks:

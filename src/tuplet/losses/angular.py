@@ -5,11 +5,10 @@ from math import radians, tan
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from tuplet.losses.base import RowLoss
 from tuplet.losses.npair import NPairAllLoss
-from tuplet.rows import View, masked_logsumexp, masked_sum
+from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 
 
 def _over_pairs(view: View, rows: Callable[..., Any]) -> Tensor:

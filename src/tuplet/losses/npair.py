@@ -5,10 +5,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from tuplet.losses.base import RowLoss
-from tuplet.rows import View, masked_logsumexp, masked_sum
+from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 
 
 class NPairLoss(RowLoss):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss
-from tuplet.rows import View, masked_logsumexp, masked_sum
+from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 from tuplet.rows.engine import equal_labels
 
 

@@ -2,11 +2,10 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from tuplet.losses.base import RowLoss, check_mining
 from tuplet.mining import Mining, ValidTriplet
-from tuplet.rows import masked_logsumexp, masked_mean
+from tuplet.rows import masked_logsumexp, masked_mean, softplus
 
 
 class BinomialDevianceLoss(RowLoss):

@@ -4,11 +4,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from tuplet.losses.base import RowLoss
 from tuplet.mining import semi_hard
-from tuplet.rows import View, masked_max, masked_min, masked_sum, weighted
+from tuplet.rows import View, masked_max, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.engine import equal_labels
 
 Choice = Literal["all", "semi_hard", "hardest", "disjoint"]

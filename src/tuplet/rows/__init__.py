@@ -4,7 +4,7 @@
 """
 
 from tuplet.rows.engine import default_block_rows
-from tuplet.rows.masked import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum, weighted
+from tuplet.rows.masked import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.memory import MemoryBank
 from tuplet.rows.ranks import Ranks
 from tuplet.rows.rules import Block, Rule
@@ -22,5 +22,6 @@ __all__ = [
     "masked_mean",
     "masked_min",
     "masked_sum",
+    "softplus",
     "weighted",
 ]
