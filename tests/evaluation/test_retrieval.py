@@ -1,6 +1,8 @@
 """Retrieval metrics against literal loops: values, ties, copies, galleries, block sizes and kinds of numbers."""
 
+import math
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -73,6 +75,68 @@ def test_first_positive_alone_gives_the_same_as_all_of_them(problem):
         first, _ = ev.per_query(x, y, metrics=("recall_at_1", "recall_at_3", "mean_reciprocal_rank"), **options)
         for name in first:
             assert torch.equal(every[name], first[name])
+
+
+FIRST_PLACES = ("recall_at_1", "recall_at_3", "map_at_r", "r_precision")
+
+
+@contextmanager
+def first_places_alone(wanted):
+    """Whether the negatives that may stand in the first places are singled out: always, or never."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "DEEP", 0.0 if wanted else math.inf)
+        patch.setattr(ranks, "COSTLY", 1e-9)
+        if wanted:
+            patch.setattr(ranks, "_rank", lambda *_: pytest.fail("looked at whole lists"))
+        yield
+
+
+@pytest.mark.parametrize("metric", scores.METRICS)
+@pytest.mark.parametrize("names", [FIRST_PLACES, FIRST_PLACES[:2], FIRST_PLACES[3:]])
+@given(problem=problems(), ties=st.sampled_from(["pessimistic", "optimistic", "expected"]))
+def test_the_first_places_are_those_of_the_whole_list(problem, names, ties, metric):
+    x, y, g, gl = problem
+    options = {"metrics": names, "gallery": g, "gallery_labels": gl, "metric": metric, "ties": ties}
+    with first_places_alone(False):
+        expected, _ = ev.per_query(x, y, **options)
+    with first_places_alone(True):
+        values, _ = ev.per_query(x, y, **options)
+    for name in names:
+        assert torch.equal(values[name], expected[name]), name
+
+
+@pytest.mark.parametrize("entries", [8000, 20_000, 1 << 21])
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_the_first_places_are_those_of_the_whole_list_in_tiles_of_any_size(monkeypatch, entries, offset):
+    """With copies, and with near copies whose order float32 products cannot tell."""
+    generator = torch.Generator().manual_seed(12)
+    y = torch.randint(0, 40, (600,), generator=generator)
+    x = torch.randn(40, 24, generator=generator)[y] + torch.randn(600, 24, generator=generator)
+    x[200:250] = x[:50]
+    x[300:350] = x[:50] * (1 + 1e-6)
+    x += offset
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": entries, "cuda": 1})
+    monkeypatch.setattr(ranks, "TILE_QUERIES", {"cpu": 50, "cuda": 1})
+    with first_places_alone(False):
+        expected, _ = ev.per_query(x, y, metrics=FIRST_PLACES)
+    with first_places_alone(True):
+        values, _ = ev.per_query(x, y, metrics=FIRST_PLACES)
+    for name in FIRST_PLACES:
+        assert torch.equal(values[name], expected[name]), name
+
+
+def test_whole_lists_are_looked_at_only_where_the_first_places_cannot_be_told(monkeypatch):
+    blocks = []
+    monkeypatch.setattr(ranks, "_rank", lambda *args, rank=ranks._rank: blocks.append(1) or rank(*args))
+    generator = torch.Generator().manual_seed(13)
+    y = torch.randint(0, 100, (1000,), generator=generator)
+    x = torch.randn(100, 32, generator=generator)[y] + torch.randn(1000, 32, generator=generator)
+    ev.per_query(x, y, metrics=FIRST_PLACES)
+    assert not blocks
+    for hard in (x + 1e4, torch.full_like(x, 0.3), x.sign()[:, :3]):  # far from 0, collapsed, few different vectors
+        ev.per_query(hard, y, metrics=FIRST_PLACES)
+        assert blocks
+        blocks.clear()
 
 
 @pytest.mark.parametrize("entries", [5, 64, 1000])

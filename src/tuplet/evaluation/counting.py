@@ -1,5 +1,6 @@
 """How many scores of a row lie above a threshold, or at it: by tiles, and by exact scores where those cannot tell."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -24,28 +25,38 @@ class Tally:
     def __init__(self, scores: Scores, rows: Tensor, positives: Tensor, thresholds: Tensor) -> None:
         self.scores, self.rows, self.positives = scores, rows, positives
         doubt = scores.doubt(rows)
-        self.low, self.high = thresholds - doubt, thresholds + doubt
+        self.low, self.high = ((thresholds + side * doubt).to(scores.dtype) for side in (-1, 1))
         self.ahead, self.tied = torch.zeros_like(positives), torch.zeros_like(positives)
 
-    def add(self, tile: Tensor, start: int) -> None:
-        """Count a tile of scores of the negatives from gallery member `start` on; −∞ for what is not a negative."""
+    def add(self, tile: Tensor, members: Tensor, patience: float = math.inf) -> bool:
+        """Count a tile of scores of negatives, −∞ for what is none; `members`, of its shape, says which these are.
+
+        False, with nothing counted, where more than `patience` pairs would need their exact scores.
+        """
         above, not_below = _counts(tile, self.low, self.high)
+        if patience < math.inf and int((not_below - above).sum()) > patience:
+            return False
         self.ahead += above
         if self.scores.exact_tables:
             self.tied += not_below - above
         elif bool((not_below > above).any()):
-            self._settle(tile, start, not_below > above)
+            self._settle(tile, members, not_below > above)
+        return True
 
-    def _settle(self, tile: Tensor, start: int, unclear: Tensor) -> None:
+    def _settle(self, tile: Tensor, members: Tensor, unclear: Tensor) -> None:
         """Count what lies within the doubt of the `unclear` positives by exact scores.
 
-        Positives that are copies of one vector have one answer, and a negative that is a copy of the positive ties with
-        it: a collapsed model makes millions of such pairs, and none of them needs its exact score.
+        Where these are many, most are copies: positives that are copies of one vector have one answer, and a negative
+        that is a copy of the positive ties with it. A collapsed model makes millions of such pairs, and none of them
+        needs its exact score.
         """
-        prints = self.scores.gallery.fingerprints
         row, slot = unclear.nonzero(as_tuple=True)
-        key = prints[self.positives[row, slot]] + row * 0x1E3779B97F4A7C15
-        group = key.unique(return_inverse=True)[1]
+        few = len(row) < self.scores.gallery.count
+        prints = None if few else self.scores.gallery.fingerprints
+        group = torch.arange(len(row), device=row.device)
+        if prints is not None:
+            key = prints[self.positives[row, slot]] + row * 0x1E3779B97F4A7C15
+            group = key.unique(return_inverse=True)[1]
         one_of_each = torch.empty_like(group).scatter_(0, group, torch.arange(len(group), device=group.device))
         above, same = [], []
         for pick in one_of_each[: int(group.max()) + 1].split(len(tile)):
@@ -53,11 +64,13 @@ class Tally:
             low, high = self.low[r, slot[pick], None], self.high[r, slot[pick], None]
             part = tile[r]
             i, column = ((part >= low) & (part <= high)).nonzero(as_tuple=True)
+            negative = members[r[i], column]
             lead = torch.zeros(len(i), dtype=torch.float64, device=tile.device)
-            other = (prints[start + column] != prints[positive[i]]).nonzero()[:, 0]
+            other = torch.ones_like(i, dtype=torch.bool) if prints is None else prints[negative] != prints[positive[i]]
+            other = other.nonzero()[:, 0]
             if len(other):
                 own = self.scores.exact(self.rows[r], positive)[i[other]]
-                lead[other] = self.scores.exact(self.rows[r[i[other]]], start + column[other]) - own
+                lead[other] = self.scores.exact(self.rows[r[i[other]]], negative[other]) - own
             above.append(torch.bincount(i[lead > 0], minlength=len(pick)))
             same.append(torch.bincount(i[lead == 0], minlength=len(pick)))
         self.ahead[row, slot] += torch.cat(above)[group]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tuplet.evaluation.contenders import Contenders
 from tuplet.evaluation.counting import Tally
 from tuplet.evaluation.inputs import BLOCK_ELEMENTS, Vectors, budget
 from tuplet.evaluation.scores import Scores
@@ -21,6 +22,9 @@ from tuplet.progress import track
 # long products. Functions of shapes and kind of device alone.
 TILE_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}
 TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
+# Looking for the first places alone pays where they are at most one in DEEP of the gallery, and where at most one score
+# in COSTLY has to be exact, for that takes so many times as long as one of a table.
+DEEP, COSTLY = 8.0, 64.0
 
 
 @dataclass
@@ -58,12 +62,20 @@ def tile_shape(queries: int, gallery: int, dim: int, device: torch.device) -> tu
 
 
 def ranked(
-    queries: Vectors, labels: Tensor, gallery: Vectors | None, gallery_labels: Tensor, metric: str, first: bool = False
+    queries: Vectors,
+    labels: Tensor,
+    gallery: Vectors | None,
+    gallery_labels: Tensor,
+    metric: str,
+    first: bool = False,
+    within: int | None = None,
 ) -> Iterator[Ranked]:
     """Rank the positives of every query, a block of queries at a time.
 
     Without a gallery the queries are their own, and a query is left out of its own list by identity. With `first` only
-    the nearest positive of each query (and those that may tie with it) is ranked, which is what Recall@K needs.
+    the nearest positive of each query (and those that may tie with it) is ranked, which is what Recall@K needs. With
+    `within` the first so many places of a list matter, and without `first` as many as the query has positives if that
+    is more: a positive with as many negatives ahead may be given any such number of them.
     Queries come in the order of their class sizes, so that a block has lists of like length.
     """
     scores = Scores(queries, queries if gallery is None else gallery, metric)
@@ -71,8 +83,15 @@ def ranked(
     order = torch.from_numpy(np.lexsort((members.start.numpy(), -members.size.numpy())))
     height, _ = tile_shape(len(order), scores.gallery.count, queries.dim, scores.device)
     blocks = list(_split(order, members, height, budget(TILE_ENTRIES, scores.device)))
+    filtering = None if within is None or scores.device.type != "cpu" else scores.quickest()
     for rows in track(blocks, "ranking queries"):
-        yield _rank(scores, rows, members, gallery is None, first)
+        kin = _kin(rows, members).to(scores.device)
+        rows = rows.to(scores.device)
+        block = None
+        if within is not None and filtering is not None:
+            depth = within if first else max(within, kin.shape[1])
+            block = _rank_within(filtering, rows, kin, gallery is None, depth)
+        yield _rank(scores, rows, kin, gallery is None, first) if block is None else block
 
 
 def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterator[Tensor]:
@@ -91,13 +110,9 @@ def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterat
         start += max(1, int(fits.sum()))
 
 
-def _rank(scores: Scores, rows: Tensor, members: Members, own: bool, first: bool) -> Ranked:
-    kin = _kin(rows, members).to(scores.device)
-    rows = rows.to(scores.device)
+def _rank(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool) -> Ranked:
     block = scores.query_block(rows)
-    valid = kin >= 0
-    if own:
-        valid &= kin != rows[:, None]
+    valid = _positive(rows, kin, own)
     positives = valid.sum(1)
     near, member = torch.where(valid, _kin_scores(scores, block, kin), -torch.inf), kin
     if first:
@@ -105,14 +120,56 @@ def _rank(scores: Scores, rows: Tensor, members: Members, own: bool, first: bool
         near, place = torch.where(valid, near, -torch.inf).topk(max(1, int(valid.sum(1).max())))
         member, valid = kin.gather(1, place), valid.gather(1, place)
     tally = Tally(scores, rows, member, torch.where(valid, near, torch.inf))
-    width = tile_shape(len(rows), scores.gallery.count, scores.queries.dim, scores.device)[1]
-    for start in range(0, scores.gallery.count, width):
-        tile = scores.table(block, slice(start, start + width))
+    for start, tile in _tiles(scores, block):
         _leave_out(tile, kin - start)
-        tally.add(tile, start)
-    # A nearer positive has no more negatives ahead, and none tied where it has as many: this key sorts by exact score.
-    place = torch.where(valid, 2 * tally.ahead + tally.tied, torch.iinfo(torch.int64).max).argsort(1)
-    return Ranked(rows, positives, *(table.gather(1, place) for table in (tally.ahead, tally.tied, valid)))
+        tally.add(tile, torch.arange(start, start + tile.shape[1], device=tile.device).expand_as(tile))
+    return _in_order(rows, positives, tally.ahead, tally.tied, valid)
+
+
+def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, depth: int) -> Ranked | None:
+    """The same where `depth` places matter: only the negatives that may stand there are looked at closely.
+
+    None where they are too many to gain by it: long lists, masses of near ties, or rounding that leaves them open.
+    """
+    count, block = scores.gallery.count, scores.query_block(rows)
+    if depth * DEEP > count:
+        return None
+    doubt = scores.doubt(rows)
+    contenders = Contenders(depth, doubt)
+    near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype)
+    for start, tile in _tiles(scores, block):
+        place = kin - start
+        near = torch.where(_inside(tile, place), tile.gather(1, place.clamp(0, tile.shape[1] - 1)), near)
+        _leave_out(tile, place)
+        contenders.add(tile, start)
+        if contenders.kept.sum() > budget(TILE_ENTRIES, scores.device):
+            return None
+    valid = _positive(rows, kin, own)
+    far = near.double() < contenders.bar - doubt
+    tally = Tally(scores, rows, kin, torch.where(valid & ~far, near, torch.inf))
+    if not tally.add(*contenders.table(), patience=len(rows) * count / COSTLY):
+        return None
+    return _in_order(rows, valid.sum(1), torch.where(far, count, tally.ahead), tally.tied, valid)
+
+
+def _tiles(scores: Scores, block: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The scores of a block of queries, tile by tile, each with the gallery member that it starts from."""
+    count = scores.gallery.count
+    width = tile_shape(len(block), count, scores.queries.dim, scores.device)[1]
+    for start in range(0, count, width):
+        yield start, scores.table(block, slice(start, start + width))
+
+
+def _in_order(rows: Tensor, positives: Tensor, ahead: Tensor, tied: Tensor, valid: Tensor) -> Ranked:
+    """The positives nearest first."""
+    # A nearer one has no more negatives ahead, and none tied where it has as many: this key sorts by exact score.
+    place = torch.where(valid, 2 * ahead + tied, torch.iinfo(torch.int64).max).argsort(1)
+    return Ranked(rows, positives, *(table.gather(1, place) for table in (ahead, tied, valid)))
+
+
+def _positive(rows: Tensor, kin: Tensor, own: bool) -> Tensor:
+    """Which of the kin are there, and not the query itself."""
+    return (kin >= 0) & (kin != rows[:, None]) if own else kin >= 0
 
 
 def _kin(rows: Tensor, members: Members) -> Tensor:
@@ -130,7 +187,11 @@ def _kin_scores(scores: Scores, block: Tensor, kin: Tensor) -> Tensor:
 
 def _leave_out(tile: Tensor, kin: Tensor) -> None:
     """Set the tile's scores of a query's own kin to −∞. Kin that lie in other tiles meet +∞, which changes nothing."""
-    inside = (kin >= 0) & (kin < tile.shape[1])
+    inside = _inside(tile, kin)
     if bool(inside.any()):
         lowest = torch.where(inside, -torch.inf, torch.inf).to(tile.dtype)
         tile.scatter_reduce_(1, kin.clamp(0, tile.shape[1] - 1), lowest, "amin")
+
+
+def _inside(tile: Tensor, place: Tensor) -> Tensor:
+    return (place >= 0) & (place < tile.shape[1])

@@ -128,10 +128,12 @@ def per_query(
     queries = as_vectors(embeddings, "embeddings", device)
     query_labels = as_labels(labels, queries.count)
     members, member_labels = as_members(gallery, gallery_labels, query_labels, device)
-    first = all(name.startswith("recall_at_") or name == "mean_reciprocal_rank" for name in metrics)
+    ks = [int(name.removeprefix("recall_at_")) for name in metrics if name.startswith("recall_at_")]
+    first = len(ks) + ("mean_reciprocal_rank" in metrics) == len(metrics)
+    within = None if {"mean_average_precision", "mean_reciprocal_rank"} & set(metrics) else max(ks, default=1)
     values = {name: torch.zeros(queries.count, dtype=torch.float64) for name in metrics}
     positives = torch.zeros(queries.count, dtype=torch.int64)
-    for block in ranked(queries, query_labels, members, member_labels, metric, first):
+    for block in ranked(queries, query_labels, members, member_labels, metric, first, within):
         rows = block.rows.cpu()
         positives[rows] = block.positives.cpu()
         lists = _TiedLists(block, ties)

@@ -23,6 +23,8 @@ from tuplet.evaluation.inputs import Vectors, budget, one_of
 METRICS = ("euclidean", "cosine", "dot")
 # Elements of the vectors that a step of exact scores gathers; a CPU wants them in its cache.
 PAIR_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+# The length from which on `folded_sum` adds columns instead of rows.
+SHORT = 32
 
 
 def folded_sum(x: Tensor) -> Tensor:
@@ -31,13 +33,22 @@ def folded_sum(x: Tensor) -> Tensor:
     >>> folded_sum(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])).tolist()
     [6.0, 15.0]
     """
-    while x.shape[1] > 1:
-        half = x.shape[1] // 2
-        folded = x[:, :half] + x[:, half : 2 * half]
-        if x.shape[1] % 2:
-            folded[:, 0] += x[:, -1]
-        x = folded
-    return x[:, 0]
+    while x.shape[1] > SHORT:
+        x = _folded(x, 1)
+    # Short rows one by one are slow: here each step adds whole rows of the transpose.
+    x = x.T.contiguous()
+    while len(x) > 1:
+        x = _folded(x, 0)
+    return x[0]
+
+
+def _folded(x: Tensor, dim: int) -> Tensor:
+    """The halves of each row (or column) added; what is left over goes to the first."""
+    half = x.shape[dim] // 2
+    folded = x.narrow(dim, 0, half) + x.narrow(dim, half, half)
+    if x.shape[dim] % 2:
+        folded.select(dim, 0).add_(x.select(dim, -1))
+    return folded
 
 
 def root(x: Tensor) -> Tensor:
@@ -63,7 +74,8 @@ def direct(a: Tensor, b: Tensor, metric: str) -> Tensor:
     [-20.0, 0.6, 3.0]
     """
     if metric == "euclidean":
-        return -folded_sum((a - b).square())
+        difference = a - b
+        return -folded_sum(difference.mul_(difference))
     product = folded_sum(a * b)
     if metric == "dot":
         return product
@@ -113,6 +125,13 @@ class Scores:
         self.device = queries.device
         self.exact_tables = dtype == torch.float64 and metric != "cosine" and self._products_are_exact()
 
+    def quickest(self) -> "Scores":
+        """The same scores with tables in float32, where the vectors hold no more and ties are not exact already."""
+        fits = (self.queries.max_norm + self.gallery.max_norm) ** 2 < torch.finfo(self.queries.dtype).max
+        if self.exact_tables or not fits:
+            return self
+        return Scores(self.queries, self.gallery, self.metric, self.queries.dtype)
+
     def query_block(self, rows: slice | Tensor) -> Tensor:
         """The queries of a block, ready for `table`."""
         return self._prepared(self.queries, rows)
@@ -120,29 +139,37 @@ class Scores:
     def table(self, block: Tensor, columns: slice | Tensor) -> Tensor:
         """The scores of a block of queries by members of the gallery, up to a constant in each row.
 
-        q·g − |g|²/2 for `euclidean`, which is half of |q|² − |q − g|²; q·g for the others, of unit vectors
-        for `cosine`.
+        q·g + (c − |g|²)/2 for `euclidean`, which is half of |q|² + c − |q − g|², with the largest |g|² as c: where all
+        are of one length, little is added. q·g for the others, of unit vectors for `cosine`.
         """
         members = self._prepared(self.gallery, columns)
         with full_precision(self.device):
             if self.metric != "euclidean":
                 return block @ members.T
-            return torch.addmm((self.gallery.squared_norms[columns] / -2).to(self.dtype), block, members.T)
+            shorter = self.gallery.longest_square - self.gallery.squared_norms[columns]
+            return torch.addmm((shorter / 2).to(self.dtype), block, members.T)
 
     def doubt(self, rows: Tensor) -> Tensor:
         """Entries of a query's row farther apart than this are in the order of their exact scores: (R, 1).
 
-        A sum of d products in precision u is off by at most d·u·|q|·|g|, and by the least number of its type for each
-        product too small for it. The factors cover two such entries, the rounding of |g|², of unit vectors and of the
-        exact formula itself, and leave room.
+        A sum of d products in precision u is off by at most d·u·|q|·|g|, whatever the order of its additions, by d·u
+        times what else is added to it, and by the least number of its type for each product too small for it. The
+        difference of two entries may be off by twice that. The exact formula rounds too, in float64; and there is room
+        for the rounding of |g|² and of unit vectors.
         """
         lengths = self.queries.squared_norms[rows, None].sqrt()
         if self.exact_tables:
             return torch.zeros_like(lengths)
         longest = self.gallery.max_norm
-        scale = {"euclidean": (lengths + longest) ** 2, "dot": lengths * longest, "cosine": torch.ones_like(lengths)}
+        added = float(self.gallery.longest_square - self.gallery.squared_norms.min()) / 2
+        table, formula = {
+            "euclidean": (lengths * longest + added, (lengths + longest) ** 2),
+            "dot": (lengths * longest, lengths * longest),
+            "cosine": (torch.ones_like(lengths), torch.ones_like(lengths)),
+        }[self.metric]
         kind = torch.finfo(self.dtype)
-        return 2 * (self.queries.dim + 16) * (kind.eps * scale[self.metric] + kind.tiny)
+        rounding = kind.eps / 2 * table + torch.finfo(torch.float64).eps * formula + kind.tiny
+        return 2 * (self.queries.dim + 16) * rounding
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The exact score of query rows[i] and gallery member columns[i], for each i."""
