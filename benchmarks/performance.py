@@ -14,7 +14,8 @@ from typing import Any
 import common
 import performance_page
 from loss_cases import CASES, MANY_SIZES, METHOD, SAMPLED
-from performance_jobs import FULL, HALF, TURN_S, Look, accuracy, first_calls, floor, host, name, one_loss, training_step
+from performance_accuracy import accuracy
+from performance_jobs import FULL, HALF, TURN_S, Look, first_calls, floor, host, name, one_loss, training_step
 from performance_targets import PHASES, targets
 from performance_turns import Job, in_turn, one_process
 

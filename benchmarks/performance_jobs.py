@@ -29,8 +29,6 @@ LEAST, MOST, SHORT, LONG = 5, 300, 0.3, 2.0
 IN_A_ROW, IN_A_ROW_MS, ROWS = 20, 10.0, 15
 #: Where the peer is estimated to need more than this it is left out; and what one loss may take in its turn.
 PEER_GIB, TURN_S = 100.0, 15.0
-#: A query whose part of the gradient is off by more than this has been given another pair, not another rounding.
-OTHER_PICK = 0.1
 #: Rows that the floor multiplies at once, and how many such blocks stand for all of a large batch.
 FLOOR_ROWS, FLOOR_BLOCKS = 4096, 16
 
@@ -236,61 +234,6 @@ def least_step(device: str) -> Callable[[], None]:
         Total.apply(x).backward()
 
     return run
-
-
-def gradient(loss: torch.nn.Module, x: Tensor, labels: Tensor, *miners: Any) -> Tensor:
-    x = x.detach().requires_grad_()
-    loss(x, labels, *(miner(x, labels) for miner in miners)).backward()
-    assert x.grad is not None
-    return x.grad.double()
-
-
-def accuracy(indices: Sequence[int], size: int, device: str) -> Steps:
-    """How far gradients of float32 and of bfloat16 vectors are from those of float64 on the same vectors.
-
-    A loss that picks single pairs is differentiated by the queries alone, so that row i is all that query i has chosen.
-    Where its weights lie on other pairs than in float64, or its row is not the same but for rounding, the pick is
-    another: these are counted, and the others compared.
-    """
-    one_thread_compiles()
-    warm(device)
-    found = [{name(dtype): errors(CASES[k], size, dtype, device) for dtype in (FULL, HALF)} for k in indices]
-    yield None
-    for place, of_types in enumerate(found):
-        yield place, {"accuracy": of_types}
-
-
-def errors(case: Case, size: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
-    torch.compiler.reset()
-    x, labels, classes = case.batch(size, device, dtype)
-    loss, exact = case.ours(classes), case.ours(classes)
-    loss.moves_gallery = exact.moves_gallery = not case.picks
-    ours = gradient(loss.to(device), x, labels)
-    with torch.compiler.set_stance("force_eager"):
-        truth = gradient(exact.to(device), x.double(), labels)
-    found = compared(case, ours, truth, x, labels, classes)
-    if not case.picks and case.peer(classes):
-        found["peer"] = peer_error(case, x, labels, classes)
-    return found
-
-
-def compared(case: Case, ours: Tensor, truth: Tensor, x: Tensor, labels: Tensor, classes: int) -> dict[str, Any]:
-    same = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    if case.picks:
-        chosen, right = (case.ours(classes).to(x.device).weights(v, labels) != 0 for v in (x, x.double()))
-        same = (chosen == right).all(1) & ((ours - truth).norm(dim=1) <= OTHER_PICK * truth.norm(dim=1))
-    error = ((ours - truth)[same].norm() / truth[same].norm()).item()
-    return {"error": error, **({"other_picks": 1 - same.double().mean().item()} if case.picks else {})}
-
-
-def peer_error(case: Case, x: Tensor, labels: Tensor, classes: int) -> float | str:
-    """The same of the peer's, from its own float64."""
-    made = [[part.to(x.device) for part in case.peer(classes)] for _ in range(2)]
-    try:
-        theirs, truth = (gradient(made[k][0], v, labels, *made[k][1:]) for k, v in enumerate((x, x.double())))
-    except (RuntimeError, NotImplementedError):
-        return "fails"
-    return ((theirs - truth).norm() / truth.norm()).item()
 
 
 def training_step(architecture: str, images: int, pixels: int, device: str) -> Steps:

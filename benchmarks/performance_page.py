@@ -1,27 +1,21 @@
-"""docs/performance.md and its chart, made from benchmarks/results/losses_cuda.json.
+"""docs/performance.md and its chart (performance_chart), made from benchmarks/results/losses_cuda.json.
 
 python benchmarks/performance_page.py
 """
 
-import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import common
 from common import number
 from loss_cases import DIM, MANY_SIZES, METHOD
+from performance_chart import chart
 from performance_targets import Results, Row, duration, step_share, targets
 
 RESULTS = common.results_file("losses_cuda")
-CHART = common.ROOT / "docs" / "images" / "performance.svg"
 #: What a network between GPUs is taken to carry, in bytes a second for each of them: 400 Gbit/s.
 NETWORK = 50e9
-#: The sizes that the chart names.
-NAMED_SIZES = (180, 1024, 4096, 16_384, 65_536, 1 << 20)
 TYPES = ("float32", "bfloat16")
-
-# The tables
 
 
 def times(a: float, b: float) -> str:
@@ -207,58 +201,6 @@ def sections(data: dict[str, Any]) -> dict[str, str]:
         "performance first calls": first_calls(results),
         "performance ranks": ranks(results),
     }
-
-
-# The chart
-
-
-def digest(data: dict[str, Any]) -> str:
-    """Names the figures, so that a chart can tell whose it is."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def chart(data: dict[str, Any], path: Path = CHART) -> None:
-    """Time and memory against N, both on logarithmic axes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    results = Results(data)
-    rows = [row for row in results.method() if "ours" in row]
-    beside = [row for row in rows if "peer" in row]
-    plt.rcParams.update({"svg.hashsalt": "tuplet", "font.size": 9, "axes.titlesize": 10})
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    blue, red, grey = "#1f5fa8", "#c0392b", "#777777"
-    floors = [(row["size"], floor) for row in rows if (floor := results.floor(row))]
-    if floors:
-        axes[0].plot(*zip(*floors, strict=True), color=grey, linestyle=":", label="the three matrix products alone")
-    for axis, unit, scale in ((axes[0], "ms", 1.0), (axes[1], "mib", 1 / 1024)):
-        for found, side, colour, label in (
-            (rows, "ours", blue, "Tuplet"),
-            (beside, "peer", red, "pytorch-metric-learning"),
-        ):
-            points = [(row["size"], row[side][unit] * scale) for row in found]
-            if points:
-                axis.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=colour, label=label)
-        axis.set(xscale="log", yscale="log", xlabel="N, vectors in the batch")
-        axis.set_xticks([row["size"] for row in rows if row["size"] in NAMED_SIZES], minor=False)
-        axis.minorticks_off()
-        axis.xaxis.set_major_formatter("{x:,.0f}")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(visible=True, color="#e5e5e5", linewidth=0.7)
-        axis.set_axisbelow(True)
-    axes[0].set_title("Milliseconds, forward and backward")
-    axes[1].set_title("GiB beyond the vectors, at the peak")
-    axes[0].legend(frameon=False, loc="upper left")
-    machine = " and ".join(dict.fromkeys(run["machine"] for run in results.runs.values()))
-    figure.suptitle(f"RAW with valid triplets, bfloat16, d = {DIM}, one {machine}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(
-        path, metadata={"Date": None, "Description": digest(data)} if path.suffix == ".svg" else None, dpi=150
-    )
-    plt.close(figure)
 
 
 def write(data: dict[str, Any]) -> None:
