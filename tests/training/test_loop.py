@@ -299,6 +299,13 @@ def test_a_batch_has_two_classes_however_many_examples_of_each(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["batch_size"] == 200
 
 
+def test_a_batch_of_groups_is_no_larger_than_small_classes_fill(tmp_path):
+    """Eight training classes of three give 24 examples, which is six groups of four."""
+    with pytest.warns(UserWarning, match="fewer than 4 examples, and other classes fill the batch up"):
+        training.train(vectors(classes=16, each=3), tmp_path, loss="raw", sampler="ngroup", dim=5, steps=1)
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["batch_size"] == 24
+
+
 def test_a_backbone_from_random_weights_is_warned_of(tmp_path):
     with pytest.warns(UserWarning, match="googlenet starts from random weights; give weights="):
         training.train(pictures(), tmp_path, **{**QUICK, "model": "googlenet", "steps": 1, "size": 32, "resize": 32})

@@ -74,19 +74,20 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
             f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
             f"choose a multiple of {each}, such as {max(2, size // each) * each}"
         )
-    instead = ", or a larger per_class" if _goes_by_per_class(settings) else ""
+    most = largest_batch(settings, class_sizes)
+    if settings.sampler == "triplet" or size <= most:
+        return
+    what = f"is {size // each} classes of {each}, and only {classes} training classes have two examples"
     if settings.sampler == "ngroup":
-        most = sum(min(count, each) for count in class_sizes)
-        if size > most:
-            raise ValueError(
-                f"a batch of {size} is more than the {most} examples that {classes} training classes give, each {each} "
-                f"at most; choose a batch_size of {most // each * each} or less{instead}"
-            )
-    elif settings.sampler != "triplet" and size > classes * each:
-        raise ValueError(
-            f"a batch of {size} is {size // each} classes of {each}, and only {classes} training classes have two "
-            f"examples; choose a batch_size of {classes * each} or less{instead}"
-        )
+        what = f"is more than the {most} examples that {classes} training classes give, each {each} at most"
+    instead = ", or a larger per_class" if _goes_by_per_class(settings) else ""
+    raise ValueError(f"a batch of {size} {what}; choose a batch_size of {most // each * each} or less{instead}")
+
+
+def largest_batch(settings: Settings, class_sizes: list[int]) -> int:
+    """The most examples that classes of these sizes give: n-groups do not repeat those of a small class."""
+    each = class_share(settings)
+    return sum(min(size, each) if settings.sampler == "ngroup" else each for size in class_sizes)
 
 
 def usual_batch_size(settings: Settings, data: Dataset) -> int:
@@ -97,7 +98,7 @@ def usual_batch_size(settings: Settings, data: Dataset) -> int:
     15
     """
     each = class_share(settings)
-    return max(2, min(120 // each, len(usable_sizes(data)))) * each
+    return max(2, min(120, largest_batch(settings, usable_sizes(data))) // each) * each
 
 
 def usable_sizes(data: Dataset) -> list[int]:
