@@ -22,7 +22,7 @@ class Case:
     make: Callable
     oracle: Callable
     labels: str = "any"
-    """any · pairs (exactly two of each class) · triplets · classes (0 … CLASSES − 1)"""
+    """any · pairs (exactly two of each class) · triplets · classes (0 … CLASSES − 1) · different"""
     kinds: tuple = tuple(KINDS)
     gallery: bool = True
     picks: bool = False

@@ -3,6 +3,8 @@
 import gc
 import os
 import sys
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -87,6 +89,12 @@ def main(rank, world, store):
     bank = losses.MemoryBank(N, DIM, dtype=torch.float64)
     bank.add(x.flip(0), labels.flip(0))
     compare("bank", *one_and_many(case, case.make, world, rank, False, {"gallery": bank}), failures)
+    # A gallery that every rank holds, whose vectors are queries too, and whose lengths count once.
+    case = replace(by_name["npair_mc"], labels="different")
+    gallery = {"gallery": batch(case, N, seed=1)[0], "gallery_labels": torch.arange(N).flip(0)}
+    for options in ({"norm_penalty": 0.1}, {"symmetric": True}):
+        make = partial(losses.NPairLoss, **options)
+        compare(f"npair {options}", *one_and_many(case, make, world, rank, False, gallery), failures)
     # What flows back into one gather may flow into another too, and is left as it came.
     ranks, size = Ranks(), rank + 2
     sizes = ranks.sizes(size, torch.device("cpu"))

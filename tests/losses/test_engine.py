@@ -29,6 +29,7 @@ def batch(case, n=24, dim=DIM, dtype=torch.float64, seed=0, unit=True):
         "pairs": torch.arange(n) // 2,
         "triplets": torch.arange(n) // 3 * 2 + (torch.arange(n) % 3 == 2),
         "classes": torch.arange(n) % CLASSES,
+        "different": torch.arange(n),
     }[case.labels]
     return x.to(dtype), labels
 

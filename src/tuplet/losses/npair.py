@@ -51,9 +51,7 @@ class NPairLoss(RowLoss):
         if self.symmetric:
             value = (value + _with_one_positive(_swapped(there)).mean(self.rows)) / 2
         if self.norm_penalty:
-            used = [view.queries] if view.gallery is None else [view.queries, view.gallery[_filled(view)]]
-            squares = torch.cat([vectors.to(view.dtype).square().sum(1) for vectors in used])
-            value = value + self.norm_penalty * squares.mean()
+            value = value + self.norm_penalty * _mean_square(view)
         return value
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,15 +103,32 @@ def _filled(view: View) -> Tensor | slice:
     return slice(None) if view.valid is None else view.valid
 
 
+def _mean_square(view: View) -> Tensor:
+    """The mean squared length of the vectors used. A gallery is that of all processes, and counts once."""
+
+    def squares(vectors: Tensor) -> Tensor:
+        each = vectors.to(view.dtype).square().sum(1)
+        return torch.stack([each.sum(), torch.ones_like(each).sum()])
+
+    used = squares(view.queries)
+    if view.gallery is not None:
+        there = squares(view.gallery[_filled(view)])
+        used = view.ranks.sum(used + there / view.ranks.world) if view.ranks else used + there
+    return used[0] / used[1]
+
+
 def _swapped(view: View) -> View:
-    """The gallery as queries, the queries as gallery."""
-    there = _filled(view)
+    """The gallery as queries, the queries as gallery: those of all processes."""
+    there, here, labels = _filled(view), view.queries, view.labels
+    if view.ranks and not view.split:
+        sizes = view.ranks.sizes(view.size, here.device)
+        here, labels = view.ranks.gather(here, sizes), view.ranks.gather(labels, sizes)
     return replace(
         view,
         queries=view.there[there],
         labels=view.there_labels[there],
-        gallery=view.queries,
-        gallery_labels=view.labels,
+        gallery=here,
+        gallery_labels=labels,
         valid=None,
         table=None if view.table is None else view.table.T[there],
     )
