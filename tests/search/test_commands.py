@@ -117,6 +117,7 @@ def test_searching(place):
         (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
         (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
+        (["things.index", "photos/red/0.png", "--sheet", "s.psd"], 2, "--sheet is s.psd; its ending must be"),
         (["things.index", "photos/red/0.png", "--label", "pink"], 0, "0.png: nothing in the index fits"),
     ],
 )
@@ -125,6 +126,15 @@ def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, se
     told = typed("search", *words)
     assert told.exit_code == code, told.output
     assert sentence in " ".join(told.output.replace("│", " ").split())
+    assert "score" not in told.output  # no head of a table without rows
+
+
+def test_labels_that_are_numbers_are_typed_as_text(place, monkeypatch):
+    monkeypatch.chdir(place)
+    index = search.create("numbers.index", embedder=models.load("model"))
+    index.add(["photos/red/0.png", "photos/green/0.png"], metadata=[{"label": 3}, {"label": 4}])
+    told = typed("search", "numbers.index", "photos/red/0.png", "--label", "4", "--json")
+    assert [hit["id"] for hit in json.loads(told.output)[0]["hits"]] == ["photos/green/0.png"]
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,13 @@ def folder(tmp_path):
 
 
 def test_a_folder(tmp_path, folder, embedder):
+    (folder / "ant/gone.jpg").symlink_to("nowhere.jpg")
     index = search.create(tmp_path / "i", embedder=embedder)
     report = gather(index, photographs(folder))
     assert (report.added, report.known) == (5, 0)
-    assert len(report.unreadable) == 2
-    assert "cut.png cannot be read" in report.unreadable[0]
-    assert "text.jpg cannot be read" in report.unreadable[1]
+    assert [sentence.partition(" cannot be read: ")[0].rpartition("/")[2] for sentence in report.unreadable] == [
+        "cut.png", "gone.jpg", "text.jpg"
+    ]  # fmt: skip
     there = {hit.id for hit in index.search(torch.zeros(8), 10)[0]}
     assert there == {"ant/1.png", "ant/2.jpg", "bee/1.png", "top.png", "bee/ünï.webp"}
     assert index.counts() == {"ant": 2, "bee": 2}

@@ -138,7 +138,7 @@ def test_ids_come_back_after_deleting_with_their_new_vector(tmp_path):
 
 def test_counts_and_known(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
-    index.add(torch.zeros(4, 1), "abcd", [{"label": "x"}, {"label": "y"}, {"label": "y"}, {}])
+    index.add(torch.zeros(4, 1), list("abcd"), [{"label": "x"}, {"label": "y"}, {"label": "y"}, {}])
     index.delete(["a"])
     assert index.counts() == {"y": 2}
     assert index.known(["a", "b", "z"]) == {"b"}
@@ -159,11 +159,39 @@ def test_a_reader_goes_on_with_its_snapshot(tmp_path):
     assert [hit.id for hit in held[0]] == ["a", "b"]
 
 
-def test_a_filter_that_json_cannot_hold_is_named(tmp_path):
+def test_conditions_that_cannot_be_are_named(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     index.add(torch.zeros(1, 1), ["a"], [{"year": 2011}])
-    with pytest.raises(ValueError, match=r"the filter year=.*2011.* is nothing that JSON can hold; use text, numbers"):
-        index.search(torch.zeros(1), where={"year": np.int64(2011)})
+    with pytest.raises(
+        ValueError, match=r"the filter year=.*object.* is nothing that JSON can hold; use text, numbers"
+    ):
+        index.search(torch.zeros(1), where={"year": object()})
+    with pytest.raises(TypeError, match=r"where is 'year'; it must be a mapping, such as \{'label': 'bee'\}"):
+        index.search(torch.zeros(1), where="year")
+    for distinct in (math.nan, "most"):
+        with pytest.raises(ValueError, match=rf"distinct is {distinct!r}; it must be a number"):
+            index.search(torch.zeros(1), distinct=distinct)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    metadata = [{"label": label, "share": share} for label, share in zip(np.arange(3), torch.eye(3)[0], strict=True)]
+    index.add(np.zeros((3, 1), np.float32), torch.arange(3), metadata)
+    assert [hit.metadata for hit in index.search(torch.zeros(1), 1)[0]] == [{"label": 0, "share": 1.0}]
+    for where in ({"label": np.int64(2)}, {"label": np.array([2])}, {"label": torch.tensor([2])}):
+        assert [hit.id for hit in index.search(torch.zeros(1), where=where)[0]] == ["2"]
+    assert index.known(np.arange(5)) == {"0", "1", "2"}
+
+
+def test_an_id_may_be_a_number_and_may_come_alone(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.tensor([[1.0], [2.0], [3.0]]), [10, 20, "north"], pictures=[b"p", b"", b""])
+    assert index.vectors("north").tolist() == index.vectors(["north"]).tolist() == [[3.0]]
+    assert index.vectors(20).tolist() == index.vectors([20]).tolist() == [[2.0]]
+    assert index.picture(10) == b"p"
+    index.add(torch.tensor([4.0]), "south")
+    index.delete(10)
+    assert index.known([10, 20, "south"]) == {"20", "south"}
 
 
 def test_another_index_in_its_place_brings_its_own_metadata(tmp_path):
@@ -234,14 +262,21 @@ def test_nothing_is_added_where_something_is_wrong(tmp_path):
         index.add(torch.zeros(1, 2), ["c"], [{"when": object()}])
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         index.add(torch.zeros(1, 2), ["\udcff"])
+    with pytest.raises(
+        TypeError, match=r"the metadata of 'c' is 'label'; it must be a mapping, such as \{'label': 'bee'\}"
+    ):
+        index.add(torch.zeros(1, 2), ["c"], {"label": "bee"})
     with pytest.raises(ValueError, match="key 'id'"):
         index.add(torch.zeros(1, 2), ["c"], [{"id": 3}])
     with pytest.raises(TypeError, match="vectors need ids"):
         index.add(torch.eye(2))
     with pytest.raises(ValueError, match="holds no 'z'"):
         index.delete(["a", "z"])
-    with pytest.raises(TypeError, match="holds plain vectors"):
-        index.search("photo.jpg")
+    for query in ("photo.jpg", [0.0, 1.0]):
+        with pytest.raises(
+            TypeError, match="holds plain vectors and has no model; search it with a tensor or an array"
+        ):
+            index.search(query)
     assert len(Index.open(tmp_path / "i")) == 2
 
 
@@ -262,6 +297,11 @@ def test_folders_that_are_no_index_are_refused(tmp_path):
     (tmp_path / "i" / "vectors.f32").write_bytes(b"1234")
     with pytest.raises(ValueError, match="has 4 bytes of 16"):
         Index.open(tmp_path / "i")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/1.jpg").touch()
+    with pytest.raises(FileExistsError, match=r"photos holds other files, such as 1\.jpg; give a folder that is new"):
+        Index.create(tmp_path / "photos", dim=2)
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["1.jpg"]
     with pytest.raises(TypeError, match="either dim=, for vectors, or embedder="):
         Index.create(tmp_path / "j")
     with pytest.raises(ValueError, match="metric must be one of"):

@@ -38,11 +38,13 @@ def search(
       tuplet search birds.index left.jpg right.jpg --together --json
       tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
     """
-    if sheet is not None and sheet.suffix.lower() not in Image.registered_extensions():
+    if sheet is not None and Image.registered_extensions().get(sheet.suffix.lower()) not in Image.SAVE:
         raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of a picture, such as .jpg or .png")
     things = searching.open(index, None if model is None else embedder_of(model))
     things.embedder.to(usable_device(device))
-    conditions: dict[str, Any] = _conditions(where) | ({"label": list(label)} if label else {})
+    conditions = _conditions(where)
+    if label:  # typed as text, whatever they are in the index
+        conditions["label"] = [value for value in things.counts() if str(value) in label]
     queries = query_views(things, photographs, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
@@ -59,7 +61,8 @@ def search(
         for name, hits in answers:
             print(name if hits else f"{name}: nothing in the index fits")
             rows = [[f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), hit.id] for hit in hits]
-            table(("score", "label", "id"), rows, numbers=("score",))
+            if rows:
+                table(("score", "label", "id"), rows, numbers=("score",))
     if sheet is not None:
         shown = photographs[:1] if together else photographs
         contact_sheet(things, [read_image(path) for path in shown], [hits for _, hits in answers]).save(sheet)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tuplet.search.incoming import choices
 from tuplet.search.snapshot import Snapshot
 
 #: What a search asks for: a value, or a list of values of which one must fit, for each key.
@@ -52,8 +53,8 @@ class Columns:
         allowed = snapshot.alive
         for key, wanted in (where or {}).items():
             column = self.column(key, snapshot)
-            choices = wanted if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
-            codes = [column.values[text] for text in (_asked(key, each) for each in choices) if text in column.values]
+            asked = [_asked(key, each) for each in choices(wanted)]
+            codes = [column.values[text] for text in asked if text in column.values]
             allowed = allowed & np.isin(column.codes[: len(allowed)], codes)
         return allowed
 

@@ -14,6 +14,7 @@ from tuplet.data.batches import ahead
 from tuplet.data.decode import read_image
 from tuplet.data.files import Files, Location, Piece, read_bytes
 from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.opening import TAR_ENDINGS
 from tuplet.models import Embedder
 from tuplet.progress import track
 from tuplet.search.opening import Searchable
@@ -57,7 +58,7 @@ def photographs(source: str | os.PathLike[str], split: str | None = None) -> lis
     `tuplet.data.open` reads, of which `split` chooses a part.
     """
     path = Path(source)
-    if split is None and path.exists() and (path.is_dir() or ".tar" in path.suffixes):
+    if split is None and path.exists() and (path.is_dir() or path.name.lower().endswith(TAR_ENDINGS)):
         files = Files.of(path)
         names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
         if not all("/" in name for name in names):
@@ -121,7 +122,7 @@ def _decoded(photographs: list[Photograph], embedder: Embedder) -> Iterator[Prep
 
 
 def _read(location: Location) -> Image.Image:
-    return read_image(read_bytes(location), name=str(location))
+    return read_image(location if isinstance(location, str) else read_bytes(location), name=str(location))
 
 
 def _name(location: Location, base: Path) -> str:

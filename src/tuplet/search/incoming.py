@@ -1,10 +1,12 @@
 """What users give to an index, checked and brought into one form: things to add, and things to look for."""
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +21,8 @@ from tuplet.search.pictures import embed, prepare
 
 #: Vectors, or photographs for the index's model.
 Things: TypeAlias = Tensor | np.ndarray | Picture | Sequence[Picture]
+#: One id or several; numbers are kept as text.
+Ids: TypeAlias = str | int | Sequence[str | int] | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Additions:
 
 def additions(
     things: Things,
-    ids: Sequence[str | int] | None,
+    ids: Ids | None,
     metadata: Sequence[Mapping[str, Any]] | None,
     pictures: Sequence[bytes] | None,
     dim: int,
@@ -49,7 +53,7 @@ def additions(
     if ids is None:
         raise TypeError("vectors need ids=, one string for each")
     vectors = as_matrix(things, dim)
-    names = [str(name) for name in ids]
+    names = as_names(ids)
     about = [{}] * len(names) if metadata is None else metadata
     pictures = [b""] * len(names) if pictures is None else pictures
     for what, given in (("ids", names), ("metadata", about), ("pictures", pictures)):
@@ -102,12 +106,45 @@ def as_list(things: Any) -> list[Any]:
     return [things] if isinstance(things, str | os.PathLike | bytes | Image.Image) else list(things)
 
 
+def as_names(ids: Ids) -> list[str]:
+    """One id or several, as the texts under which they are kept.
+
+    >>> as_names(3), as_names(torch.tensor([3, 4])), as_names("east")
+    (['3'], ['3', '4'], ['east'])
+    """
+    several = [ids] if isinstance(ids, str | int | np.integer) else ids
+    return [str(each.item() if isinstance(each, Tensor) else each) for each in several]
+
+
+def choices(wanted: Any) -> list[Any]:
+    """The values of which a filter takes any: one, or several in a list, a set or an array."""
+    several = wanted if isinstance(wanted, list | tuple | set | frozenset | np.ndarray | Tensor) else [wanted]
+    return [each.tolist() if isinstance(each, np.generic | Tensor) else each for each in several]
+
+
+def check_conditions(where: Any, distinct: Any) -> None:
+    """Refuse a filter that is none, and a score that is no number."""
+    if not isinstance(where, Mapping | None):
+        raise TypeError(f"where is {where!r}; it must be a mapping, such as {{'label': 'bee'}}")
+    if distinct is not None and (not isinstance(distinct, Real) or math.isnan(distinct)):
+        raise ValueError(f"distinct is {distinct!r}; it must be a number, the score of near-duplicates")
+
+
 def _as_json(name: str, about: Mapping[str, Any]) -> str:
+    if not isinstance(about, Mapping):
+        raise TypeError(f"the metadata of {name!r} is {about!r}; it must be a mapping, such as {{'label': 'bee'}}")
     if "id" in about:
         raise ValueError(f"the metadata of {name!r} has a key 'id', which is the item's own; rename it")
     try:
-        text = json.dumps(dict(about), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(dict(about), ensure_ascii=False, allow_nan=False, default=_plain)
         (name + text).encode()  # file names may hold what is no text
     except (TypeError, ValueError) as error:
         raise ValueError(f"the id or the metadata of {name!r} cannot be written as JSON: {error}") from error
     return text
+
+
+def _plain(value: Any) -> Any:
+    """A number or an array of numpy or torch in the types that JSON knows."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    raise TypeError(f"{value!r} is a {type(value).__name__}; use text, numbers or lists")

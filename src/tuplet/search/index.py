@@ -22,7 +22,7 @@ from tuplet.search.approximate import Approximate
 from tuplet.search.exact import FEW
 from tuplet.search.exact import search as exact_search
 from tuplet.search.filters import Columns, Where
-from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
+from tuplet.search.incoming import Ids, Things, additions, as_names, check_conditions, query_vectors, refuse_known
 from tuplet.search.results import Found, distinct_results
 from tuplet.search.snapshot import ROW, Snapshot, id_number
 
@@ -79,6 +79,7 @@ class Index:
         width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
         one_of(metric, METRICS, "metric")
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_others(folder)
         with files.only_writer(folder):
             if (folder / files.MANIFEST).exists():
                 raise FileExistsError(f"{folder} is an index already; open it with Index.open, or choose another name")
@@ -123,7 +124,7 @@ class Index:
     def embedder(self) -> Embedder:
         """The model that made the vectors."""
         if not self.has_model:
-            raise TypeError(f"{self.folder} holds plain vectors and has no model; search it with vectors")
+            raise TypeError(f"{self.folder} holds plain vectors and has no model; search it with a tensor or an array")
         embedder = load(self.folder / MODEL)
         self.check_model(embedder)
         return embedder
@@ -161,7 +162,7 @@ class Index:
     def add(
         self,
         things: Things,
-        ids: Sequence[str | int] | None = None,
+        ids: Ids | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         *,
         pictures: Sequence[bytes] | None = None,
@@ -190,10 +191,10 @@ class Index:
             lengths = files.append(self.folder, manifest, contents)
             self._commit(replace(manifest, rows=manifest.rows + len(lines), bytes=lengths))
 
-    def delete(self, ids: str | Sequence[str]) -> None:
+    def delete(self, ids: Ids) -> None:
         """Take these out, all or none: an id that is not there is an error. They are never found again."""
         with self.writing():
-            rows = self.snapshot.rows_of(list(dict.fromkeys(str(name) for name in as_list(ids))))
+            rows = self.snapshot.rows_of(list(dict.fromkeys(as_names(ids))))
             manifest = self.snapshot.manifest
             lengths = files.append(self.folder, manifest, {files.DELETED: np.array(rows, "<u8").tobytes()})
             self._commit(replace(manifest, deleted=manifest.deleted + len(rows), bytes=lengths))
@@ -222,6 +223,7 @@ class Index:
             exact: look at every vector even where an approximate index was built.
         """
         positive_integer(k, "k")
+        check_conditions(where, distinct)
         snapshot = self.snapshot
         vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
         allowed = self._columns.allowed(where, snapshot)
@@ -265,22 +267,30 @@ class Index:
             self._loaded = about.file, approximate.read(self.folder, about)
         return self._loaded[1]
 
-    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+    def vectors(self, ids: Ids) -> np.ndarray:
         """The vectors stored under these ids, to search from."""
-        return self.snapshot.vectors[self.snapshot.rows_of(list(ids))]
+        return self.snapshot.vectors[self.snapshot.rows_of(as_names(ids))]
 
-    def picture(self, name: str) -> bytes | None:
+    def picture(self, name: str | int) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""
-        row = self.snapshot.find([name]).get(name)
+        row = self.snapshot.find([str(name)]).get(str(name))
         return None if row is None else self.snapshot.picture(row)
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known(self, ids: Ids) -> set[str]:
         """Those of the ids that are in the index."""
-        return set(self.snapshot.find(list(ids)))
+        return set(self.snapshot.find(as_names(ids)))
 
     def counts(self, key: str = "label") -> dict[Any, int]:
         """How many have each value of a metadata key, the most frequent first."""
         return self._columns.counts(key, self.snapshot)
+
+
+def _refuse_others(folder: Path) -> None:
+    """Keep an index from lying among somebody's photographs; what a killed creation left is its own."""
+    own = (files.LOCK, MODEL, f"{files.MANIFEST}.part")
+    others = sorted(path.name for path in folder.iterdir() if path.name not in own)
+    if others and not (folder / files.MANIFEST).exists():
+        raise FileExistsError(f"{folder} holds other files, such as {others[0]}; give a folder that is new or empty")
 
 
 def _line(name: str, metadata: str) -> bytes:

@@ -15,7 +15,16 @@ from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder
 from tuplet.search.filters import Where
-from tuplet.search.incoming import Things, additions, as_list, query_vectors, refuse_known
+from tuplet.search.incoming import (
+    Ids,
+    Things,
+    additions,
+    as_names,
+    check_conditions,
+    choices,
+    query_vectors,
+    refuse_known,
+)
 from tuplet.search.results import FARTHEST, Hit, unlike
 
 #: What Milvus calls our metrics; its L2 is the squared distance.
@@ -146,7 +155,7 @@ class MilvusIndex:
     def add(
         self,
         things: Things,
-        ids: Sequence[str | int] | None = None,
+        ids: Ids | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         *,
         pictures: Sequence[bytes] | None = None,
@@ -165,9 +174,9 @@ class MilvusIndex:
         for start in range(0, len(rows), PORTION):
             self._client.insert(self._name, rows[start : start + PORTION])
 
-    def delete(self, ids: str | Sequence[str]) -> None:
+    def delete(self, ids: Ids) -> None:
         """Take these out; an id that is not there is an error, and then none is taken out."""
-        names = [str(name) for name in as_list(ids)]
+        names = as_names(ids)
         self._get(names, [])
         self._client.delete(self._name, ids=names)
 
@@ -176,6 +185,7 @@ class MilvusIndex:
     ) -> list[list[Hit]]:
         """The k nearest of each query, as `Index.search` gives them; of equals, in Milvus's order."""
         k, width = positive_integer(k, "k"), k if distinct is None else 4 * k
+        check_conditions(where, distinct)
         vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
         if not len(vectors):
             return []
@@ -187,18 +197,19 @@ class MilvusIndex:
                 return [[self._hit(hit) for hit in hits] for hits in found]
             width *= 4
 
-    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+    def vectors(self, ids: Ids) -> np.ndarray:
         """The vectors stored under these ids, to search from."""
-        return np.array([row["vector"] for row in self._get(list(ids), ["vector"])], np.float32).reshape(-1, self.dim)
+        rows = self._get(as_names(ids), ["vector"])
+        return np.array([row["vector"] for row in rows], np.float32).reshape(-1, self.dim)
 
-    def picture(self, name: str) -> bytes | None:
+    def picture(self, name: str | int) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""
-        rows = self._rows([name], ["picture"])
+        rows = self._rows([str(name)], ["picture"])
         return base64.b64decode(rows[0]["picture"]) or None if rows else None
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known(self, ids: Ids) -> set[str]:
         """Those of the ids that are in the collection."""
-        return {row["id"] for row in self._rows(list(ids), [])}
+        return {row["id"] for row in self._rows(as_names(ids), [])}
 
     def counts(self, key: str = "label") -> dict[Any, int]:
         """How many have each value of a metadata key, the most frequent first. It reads all metadata."""
@@ -263,11 +274,11 @@ def _condition(where: Where) -> str:
     """
     parts = []
     for key, wanted in where.items():
-        choices = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
-        for value in choices:
+        asked = choices(wanted)
+        for value in asked:
             if not isinstance(value, str | int | float):
                 raise ValueError(f"the filter {key}={value!r} is not one for Milvus; use text, numbers or booleans")
         name = json.dumps(key, ensure_ascii=False)
-        terms = [f"metadata[{name}] == {json.dumps(value, ensure_ascii=False)}" for value in choices]
+        terms = [f"metadata[{name}] == {json.dumps(value, ensure_ascii=False)}" for value in asked]
         parts.append(f"({' or '.join(terms)})" if terms else "id == ''")
     return " and ".join(parts)

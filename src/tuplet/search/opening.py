@@ -9,7 +9,7 @@ import numpy as np
 
 from tuplet.models import Embedder
 from tuplet.search.filters import Where
-from tuplet.search.incoming import Things
+from tuplet.search.incoming import Ids, Things
 from tuplet.search.index import Index
 from tuplet.search.milvus import MilvusIndex, is_milvus
 from tuplet.search.results import Hit
@@ -33,18 +33,18 @@ class Searchable(Protocol):
     def add(  # noqa: D102
         self,
         things: Things,
-        ids: Sequence[str | int] | None = None,
+        ids: Ids | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         *,
         pictures: Sequence[bytes] | None = None,
     ) -> None: ...
-    def delete(self, ids: str | Sequence[str]) -> None: ...  # noqa: D102
+    def delete(self, ids: Ids) -> None: ...  # noqa: D102
     def search(  # noqa: D102
         self, queries: Things, k: int = 10, *, where: Where | None = None, distinct: float | None = None
     ) -> Sequence[list[Hit]]: ...
-    def vectors(self, ids: Sequence[str]) -> np.ndarray: ...  # noqa: D102
-    def picture(self, name: str) -> bytes | None: ...  # noqa: D102
-    def known(self, ids: Sequence[str]) -> set[str]: ...  # noqa: D102
+    def vectors(self, ids: Ids) -> np.ndarray: ...  # noqa: D102
+    def picture(self, name: str | int) -> bytes | None: ...  # noqa: D102
+    def known(self, ids: Ids) -> set[str]: ...  # noqa: D102
     def counts(self, key: str = "label") -> dict[Any, int]: ...  # noqa: D102
 
 
