@@ -455,10 +455,15 @@ class TestView:
         truth = call(case, loss, x[order], labels[order])
         torch.testing.assert_close(loss(x[order], labels[order]), truth, rtol=1e-10, atol=1e-12)
 
-    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32])
     def test_narrow_labels_meet_wide_ones(self, dtype):
         x, labels = batch(BY_NAME["raw"])
         for loss in (losses.RAWLoss(), losses.TripletLoss(), losses.AngularLoss()):
             wide = loss(x, labels, gallery=x, gallery_labels=labels + 2**40 * (labels > 2))
             mixed = loss(x, labels.to(dtype), gallery=x, gallery_labels=labels + 2**40 * (labels > 2))
             assert torch.equal(wide, mixed)
+
+    def test_labels_beyond_signed_integers_stay_apart(self):
+        x, ids = torch.eye(4), [2**64 - 1, 2**64 - 1, 2**63, 2**63 - 1]
+        expected = losses.NCALoss()(x, torch.tensor([0, 0, 1, 2]))
+        assert torch.equal(losses.NCALoss()(x, torch.tensor(ids, dtype=torch.uint64)), expected)

@@ -63,7 +63,7 @@ def test_violations_are_those_of_the_loops(examples):
     for a in range(6):
         for b in range(6):
             if a != b:
-                assert table[a, b] == pytest.approx(violation_of(vectors[a].numpy(), vectors[b].numpy()), abs=1e-5)
+                assert table[a, b] == pytest.approx(violation_of(vectors[a].numpy(), vectors[b].numpy()), abs=1e-14)
 
 
 def test_confused_classes_meet():

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from tuplet.rows import geometry as geo
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
+_UNSIGNED = (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
 
 
 def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
@@ -30,7 +31,7 @@ def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> No
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(labels).__name__}; convert them with torch.as_tensor"
         )
-    if not custom and labels.dtype not in _INTEGERS:
+    if not custom and labels.dtype not in _SIGNED + _UNSIGNED:
         raise TypeError(f"{name} must be integers, got {labels.dtype}; convert them with .long()")
     if labels.ndim != 1 and not (custom and labels.ndim > 1):
         raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}; give one integer for each vector")

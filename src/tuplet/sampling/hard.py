@@ -116,7 +116,7 @@ def class_violations(vectors: torch.Tensor) -> np.ndarray:
     classes, examples, _ = vectors.shape
     if not bool(torch.isfinite(vectors).all()):
         raise ValueError("embed gave vectors that are not finite; the model has diverged")
-    flat = vectors.flatten(0, 1).float()
+    flat = vectors.flatten(0, 1).to(torch.promote_types(vectors.dtype, torch.float32))
     similarity = (flat @ flat.T).reshape(classes, examples, classes, examples)
     if examples == 1:
         return similarity[:, 0, :, 0].cpu().numpy()
