@@ -80,14 +80,18 @@ def _without_itself(table: Tensor, start: int) -> Tensor:
     return table
 
 
+#: What a row function gives · total: (total, count) of each query, to be summed · each: a number per query · sum: a
+#: tensor, summed over blocks.
+Reduce = Literal["total", "each", "sum"]
+
+
 @dataclass(frozen=True)
 class Walk:
     """What is to be done with the rows; the tensors it is done to travel beside it, as autograd wants them."""
 
     rows: Callable[..., Any]
     """rows(table, positive, negative, *own, *other, *shared) gives what `reduce` says."""
-    reduce: Literal["total", "each", "sum"]
-    """total: (total, count) of each query, summed · each: a number per query · sum: a tensor, summed over blocks."""
+    reduce: Reduce
     geometry: geo.Geometry
     same: Callable[[Tensor, Tensor], Tensor]
     block_rows: int

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
-from tuplet.rows.engine import COMPILED_ENTRIES, Walk, block_masks, default_block_rows, equal_labels, walk_rows
+from tuplet.rows.engine import COMPILED_ENTRIES, Reduce, Walk, block_masks, default_block_rows, equal_labels, walk_rows
 from tuplet.rows.members import Members, members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
@@ -18,6 +18,14 @@ from tuplet.rows.whole import whole_table
 
 # Named pairs are looked at alone where a row has so many members for each that is named; else the whole row is quicker.
 LISTED_PART = 128
+
+
+class Extras(NamedTuple):
+    """What a row function gets beside the table and the masks: of the queries, of the gallery members, of all."""
+
+    own: Sequence[Tensor] = ()
+    other: Sequence[Tensor] = ()
+    shared: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -115,32 +123,20 @@ class View:
         value = self._walk("sum", rows, **inputs)
         return self.ranks.sum(value) if self.ranks else value
 
-    def _walk(
-        self,
-        reduce: Literal["total", "each", "sum"],
-        rows: Callable[..., Any],
-        own: Sequence[Tensor] = (),
-        other: Sequence[Tensor] = (),
-        shared: Sequence[Tensor] = (),
-    ) -> Any:
+    def _walk(self, reduce: Reduce, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Any:
+        extras = Extras(**inputs)
         if self.rule is None:
-            return self._walk_rows(reduce, rows, own, other, shared)
+            return self._walk_rows(reduce, rows, extras)
         seen = self.rule.inputs(self)
         if self.rule.names and not self._only_launches and self.there.shape[0] > LISTED_PART * seen[0].shape[1]:
-            return self._walk_named(self.rule, seen, reduce, rows, own, other, shared)
-        return self._walk_rows(reduce, marking(self.rule, rows, len(seen), self), (*seen, *own), other, shared)
+            return self._walk_named(self.rule, seen, reduce, rows, extras)
+        seeing = Extras((*seen, *extras.own), extras.other, extras.shared)
+        return self._walk_rows(reduce, marking(self.rule, rows, len(seen), self), seeing)
 
-    def _walk_rows(
-        self,
-        reduce: Literal["total", "each", "sum"],
-        rows: Callable[..., Any],
-        own: Sequence[Tensor] = (),
-        other: Sequence[Tensor] = (),
-        shared: Sequence[Tensor] = (),
-    ) -> Any:
-        extras = [self._input(x) for x in (*own, *other, *shared)]
+    def _walk_rows(self, reduce: Reduce, rows: Callable[..., Any], extras: Extras) -> Any:
+        inputs = [self._input(x) for kind in extras for x in kind]
         if self.table is not None:
-            return _reduced(reduce, rows(self.table, *self._masks(0, len(self.labels)), *extras))
+            return _reduced(reduce, rows(self.table, *self._masks(0, len(self.labels)), *inputs))
         walk = Walk(
             rows=rows,
             reduce=reduce,
@@ -151,25 +147,18 @@ class View:
             stop=self.share()[1],
             member=self.member,
             moves_gallery=self.moves_gallery,
-            own=len(own),
+            own=len(extras.own),
         )
-        return walk_rows(walk, self.queries, self.gallery, self.labels, self.gallery_labels, self.valid, extras)
+        return walk_rows(walk, self.queries, self.gallery, self.labels, self.gallery_labels, self.valid, inputs)
 
     def _walk_named(
-        self,
-        rule: Rule,
-        seen: Sequence[Tensor],
-        reduce: Literal["total", "each", "sum"],
-        rows: Callable[..., Any],
-        own: Sequence[Tensor],
-        other: Sequence[Tensor],
-        shared: Sequence[Tensor],
+        self, rule: Rule, seen: Sequence[Tensor], reduce: Reduce, rows: Callable[..., Any], extras: Extras
     ) -> Any:
         """Tables of the positives and the named negatives alone, one column at least: the rest is looked at once."""
         share = slice(*self.share())
         index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in seen[:2])
         with torch.no_grad():
-            named = self._walk_rows("each", naming(rule, self), seen)
+            named = self._walk_rows("each", naming(rule, self), Extras(own=seen))
         # In order, so that one named twice is found; −1 stands for none.
         named = named.sort(1).values
         once = named.diff(dim=1, prepend=named.new_full((len(named), 1), -1)) > 0
@@ -178,9 +167,9 @@ class View:
             self._picked(columns),
             torch.cat([exists, torch.zeros_like(once)], 1),
             torch.cat([torch.zeros_like(exists), once], 1),
-            *(self._input(x)[share] for x in own),
-            *(self._input(x)[columns] for x in other),
-            *(self._input(x) for x in shared),
+            *(self._input(x)[share] for x in extras.own),
+            *(self._input(x)[columns] for x in extras.other),
+            *(self._input(x) for x in extras.shared),
         )
         return _reduced(reduce, out)
 
@@ -338,7 +327,7 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
 
 
-def _reduced(reduce: Literal["total", "each", "sum"], out: Any) -> Any:
+def _reduced(reduce: Reduce, out: Any) -> Any:
     """What all the rows at once come to."""
     if reduce != "total":
         return out
