@@ -84,6 +84,34 @@ def test_embedding_writes_every_format_alike(place):
     np.testing.assert_array_equal(np.array(table["embedding"], np.float32), vectors)
 
 
+def test_embedding_finds_the_pictures_that_training_finds(place):
+    folder = place / "all"
+    draw_folder(folder, NAMES[:1])
+    (folder / "ant/._0.png").write_bytes(b"what another system leaves")
+    (folder / "ant/more.png").mkdir()
+    (folder / "bee").symlink_to(place / "photos/bee")
+    done = typed("embed", "run", "all", "--out", "all.npy", cwd=place)
+    assert (done.exit_code, done.output) == (0, "all.npy: 12 vectors of 8 numbers\n")
+    assert (place / "all.txt").read_text().splitlines()[::6] == ["all/ant/0.png", "all/bee/0.png"]
+
+
+def test_embedding_may_skip_what_cannot_be_read(place):
+    draw_folder(place / "cut", NAMES[:1])
+    (place / "cut/ant/2.png").write_bytes(b"cut")
+    done = typed("embed", "run", "cut", "--out", "cut.npy", "--unreadable", "skip", cwd=place)
+    assert (done.exit_code, done.stdout) == (0, "cut.npy: 5 vectors of 8 numbers, 1 unreadable\n")
+    assert "image cut/ant/2.png cannot be read" in done.stderr
+    paths = [f"cut/ant/{i}.png" for i in (0, 1, 3, 4, 5)]
+    assert (place / "cut.txt").read_text().splitlines() == paths
+    vectors = package.load(place / "run/best").embed([place / path for path in paths]).numpy()
+    np.testing.assert_array_equal(np.load(place / "cut.npy"), vectors)
+    for path in paths:
+        (place / path).unlink()
+    done = typed("embed", "run", "cut", "--out", "none.npy", "--unreadable", "skip", cwd=place)
+    assert done.exit_code == 1
+    assert "none of the 1 pictures can be read, first: image cut/ant/2.png cannot be read" in done.stderr
+
+
 def test_the_report_is_written_again_from_anywhere(place, tmp_path):
     path = place / "run/report.html"
     first = path.read_text()

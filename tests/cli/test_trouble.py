@@ -48,6 +48,10 @@ def place(tmp_path_factory):
     about = json.loads((place / "swapped/best/embedder.json").read_text())
     about["config"]["dim"] = 16
     (place / "swapped/best/embedder.json").write_text(json.dumps(about))
+    for name, data in (("moved", "/nowhere/photos"), ("in memory", "Dataset(48 images, 8 classes)")):
+        shutil.copytree(place / "run", place / name)
+        run = json.loads((place / "run/run.json").read_text())
+        (place / name / "run.json").write_text(json.dumps({**run, "data": data}))
     return place
 
 
@@ -67,6 +71,8 @@ def place(tmp_path_factory):
         ((*TRAIN, "--rate", "-1"), "--rate is -1.0; it must be above 0"),
         ((*TRAIN, "--weights", "nowhere.pt"), "'nowhere.pt' are neither a file nor a name"),
         ((*TRAIN, "--device", "cuda:99"), "the device 'cuda:99' cannot be used here"),
+        ((*TRAIN, "--device", "cuda:99"), "; leave --device out, or choose cpu"),
+        ((*TRAIN, "--dim", "900000000000"), "can't allocate memory: you tried to allocate"),
         (("train", "photos", "--out", "list.csv", *SMALL), "list.csv is a file; give a folder"),
         ((*TRAIN, "--rate", "1e12", "--optimizer", "sgd", "--normalize", "false", "--schedule", "constant"),
          "lower the rate from 1e+12, or set --warmup or --clip"),
@@ -87,6 +93,8 @@ def place(tmp_path_factory):
         (("report", "scribbled"), "scribbled/run.json is not valid JSON"),
         (("report", "cut"), "cut/events.jsonl is not valid JSON"),
         (("evaluate", "run/best"), "knows no data; name them"),
+        (("evaluate", "moved"), "the data of moved are no longer at /nowhere/photos; name them: tuplet evaluate"),
+        (("evaluate", "in memory"), "the data of in memory were in memory; name them: tuplet evaluate 'in memory'"),
         (("evaluate", "run", "one"), "the data have 1 class"),
         (("embed", "run", "nowhere", "--out", "v.npz"), "nowhere does not exist; give pictures"),
         (("embed", "run", "empty", "--out", "v.npz"), "empty holds no pictures"),
@@ -170,6 +178,12 @@ def test_data_with_unreadable_files_are_described_and_code_1(place):
     assert done.exit_code == 1
     assert "1 of 24 pictures cannot be read:" in done.output
     assert "broken/bee/3.png" in done.output
+
+
+def test_data_that_are_too_few_to_train_on_are_called_so(place):
+    few = "training needs two classes of two examples or more, and the train split has 1; add examples"
+    assert few in typed("data", "two", cwd=place).output
+    assert "training needs" not in typed("data", "photos", cwd=place).output
 
 
 def small_files(limit):

@@ -36,6 +36,8 @@ def data(
     numbers = ("examples", "classes", "smallest", "median", "largest")
     show.table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
     _say_of_classes(opened)
+    if "train" in parts:
+        _say_of_training(parts["train"])
     if check and opened.images is not None:
         _check(opened)
 
@@ -57,6 +59,12 @@ def _say_of_classes(data: Dataset) -> None:
         print(f"classes of a single example, which has no positive and is of no use for training: {alone:,}")
     if len(named) < 2:
         print("there is a single class; training and testing need two at least")
+
+
+def _say_of_training(train: Dataset) -> None:
+    useful = int((train.labels.unique(return_counts=True)[1] > 1).sum())
+    if useful < 2:
+        print(f"training needs two classes of two examples or more, and the train split has {useful}; add examples")
 
 
 def _check(data: Dataset) -> None:

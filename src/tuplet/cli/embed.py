@@ -1,17 +1,31 @@
 """`tuplet embed`."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
 from safetensors.numpy import save_file
+from torch import Tensor
 
 from tuplet import extras
 from tuplet.cli.places import picture_embedder_of
+from tuplet.cli.trouble import say
+from tuplet.data.batches import ahead
+from tuplet.data.decode import read_image
+from tuplet.data.files import Files
 from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.models import Embedder
+from tuplet.progress import track
+from tuplet.search.pictures import embed as embed_pixels
+from tuplet.search.pictures import pixels
 from tuplet.training.folder import replace_file
+
+#: Pictures that are embedded together.
+_TOGETHER = 128
 
 
 def embed(
@@ -19,6 +33,9 @@ def embed(
     pictures: Annotated[list[Path], typer.Argument(metavar="PICTURES", help="Files, and folders of files.")],
     out: Annotated[Path, typer.Option(help="The file to write: .npy, .npz, .safetensors or .parquet.")],
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+    unreadable: Annotated[
+        Literal["stop", "skip"], typer.Option(help="What to do about a picture that cannot be read.")
+    ] = "stop",
 ) -> None:
     """Write the vectors of pictures, and which file each belongs to.
 
@@ -37,24 +54,58 @@ def embed(
     embedder = picture_embedder_of(model, device)
     paths = [_as_text(path) for given in pictures for path in _pictures(given)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    vectors = embedder.embed(paths).numpy()
+    vectors, kept = _vectors(embedder, paths, unreadable == "skip")
+    skipped, paths = len(paths) - len(kept), kept
     replace_file(out, lambda aside: FORMATS[out.suffix](aside, vectors, paths))
     if out.suffix == ".npy":
         lines = "".join(f"{path}\n" for path in paths)
         replace_file(out.with_suffix(".txt"), lambda aside: aside.write_text(lines, encoding="utf-8"))
-    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")
+    left_out = f", {skipped:,} unreadable" if skipped else ""
+    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{left_out}")
 
 
 def _pictures(given: Path) -> list[Path]:
-    """A file as it is; of a folder all files below it that are pictures, in order."""
+    """A file as it is; of a folder all pictures below it, in order, as `tuplet.data.open` finds them."""
     if not given.exists():
         raise FileNotFoundError(f"{given} does not exist; give pictures, or folders of pictures")
     if given.is_file():
         return [given]
-    found = sorted(path for path in given.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+    found = [given / name for name in Files.of(given) if name.lower().endswith(IMAGE_ENDINGS)]
     if not found:
         raise ValueError(f"{given} holds no pictures; expected files such as 1.jpg")
     return found
+
+
+def _vectors(embedder: Embedder, paths: Sequence[str], skip: bool) -> tuple[np.ndarray, list[str]]:
+    """The vectors of the pictures, and their paths; one that cannot be read is an error, or is said and left out."""
+    kept: list[str] = []
+    unreadable: list[str] = []
+
+    def read(path: str) -> Tensor | str:
+        try:
+            return pixels(read_image(path), embedder)
+        except (ValueError, OSError) as error:
+            if not skip:
+                raise
+            return str(error)
+
+    def readable() -> Iterator[Tensor]:
+        decoded = ahead(read, paths, workers=min(8, os.cpu_count() or 1), lead=2 * _TOGETHER)
+        for path, picture in zip(paths, track(decoded, "embedding", total=len(paths)), strict=True):
+            if isinstance(picture, str):
+                unreadable.append(picture)
+            else:
+                kept.append(path)
+                yield picture
+
+    parts, pictures = [], readable()
+    while batch := list(islice(pictures, _TOGETHER)):
+        parts.append(embed_pixels(batch, embedder).numpy())
+    if not kept:
+        raise ValueError(f"none of the {len(paths):,} pictures can be read, first: {unreadable[0]}")
+    for sentence in unreadable:
+        say(sentence)
+    return np.concatenate(parts), kept
 
 
 def _as_text(path: Path) -> str:

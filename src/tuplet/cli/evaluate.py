@@ -44,7 +44,7 @@ def evaluate(
         raise ValueError(
             f"{model} is an embedder and knows no data; name them: tuplet evaluate {quote(str(model))} DATA"
         )
-    opened = datasets.open(data or (about or {})["data"])
+    opened = datasets.open(data or _own_data(model, str((about or {})["data"])))
     chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
     settings = (about or {}).get("settings", {})
     pictures = embedder.preprocessing
@@ -56,6 +56,14 @@ def evaluate(
         print(json.dumps(found, indent=2))
     else:
         print_metrics(found)
+
+
+def _own_data(run: Path, source: str) -> str:
+    """What a run was trained on, if it can still be opened."""
+    if source == "glyphs" or Path(source).exists():
+        return source
+    lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
+    raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet evaluate {quote(str(run))} DATA")
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

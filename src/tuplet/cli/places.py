@@ -39,7 +39,10 @@ def usable_device(name: str | None) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"the device {device!r} cannot be used here: {error}".split("\n")[0]) from error
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise ValueError(
+            f"the device {device!r} cannot be used here: {reason}; leave --device out, or choose cpu"
+        ) from error
     return device
 
 

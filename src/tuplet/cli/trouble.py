@@ -1,6 +1,7 @@
 """What the command says when something goes wrong: one sentence on standard error, and an exit code."""
 
 import errno
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -41,9 +42,10 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from None
         except RuntimeError as error:
             # By its words, since its type would import torch, which the help need not wait for.
-            if "out of memory" not in str(error):
+            if not re.search("out of memory|can't allocate memory", str(error)):
                 raise
-            say(f"{sentence(error)}; to train in less memory choose a smaller --piece-size or --batch-size")
+            reason = re.sub(r"^\[enforce fail.*DefaultCPUAllocator: ", "", sentence(error))
+            say(f"{reason}; to train in less memory choose a smaller --piece-size or --batch-size")
             raise typer.Exit(1) from None
 
     return plain
