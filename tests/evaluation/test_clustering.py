@@ -1,6 +1,7 @@
 """k-means, NMI, AMI and pairwise F1 against pair loops and scikit-learn."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -136,8 +137,20 @@ def test_empty_clusters_start_again_far_from_their_centres():
     from tuplet.evaluation.kmeans import _means
 
     points = torch.tensor([[0.0], [1.0], [10.0]])
-    means = _means(points, torch.tensor([2, 2, 2]), torch.tensor([9.0, 4.0, 25.0]), 3)
+    # Half of |x|² less the squared distance from the centre, here 9, 4 and 25.
+    values = (points[:, 0].square() - torch.tensor([9.0, 4.0, 25.0])) / 2
+    means = _means(points, torch.tensor([2, 2, 2]), values, 3)
     assert means[:, 0].tolist() == pytest.approx([10.0, 0.0, 11 / 3])
+
+
+def test_a_table_that_is_kept_changes_nothing(monkeypatch):
+    from tuplet.evaluation.kmeans import kmeans
+
+    x = torch.randint(-9, 10, (400, 6), generator=torch.Generator().manual_seed(9)).double()
+    x[:60] = x[0]
+    kept = kmeans(x, 50, seeds=range(4))
+    monkeypatch.setattr(sys.modules[kmeans.__module__], "TABLE_ENTRIES", {"cpu": 7_000, "cuda": 1})
+    assert torch.equal(kmeans(x, 50, seeds=range(4)), kept)
 
 
 def test_seeding_draws_by_squared_distance():

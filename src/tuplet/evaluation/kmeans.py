@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from tuplet import counter
 from tuplet.evaluation.inputs import Vectors, as_vectors, budget, one_of, positive_integer
@@ -88,27 +89,43 @@ def _plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], trials: int)
 
 def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Tensor:
     labels = torch.full((len(points),), -1, device=points.device)
+    fits = len(points) * len(centres) <= budget(TABLE_ENTRIES, points.device)
+    # A table that fits is kept from one time to the next: ever fewer centres move, and only their rows change.
+    table = points.new_empty(len(centres), len(points)) if fits else None
+    moved = torch.arange(len(centres), device=points.device)
     for _ in track(range(iterations), "k-means"):
-        before, (labels, distances) = labels, _assign(points, centres)
+        before = labels
+        if table is None:
+            values, labels = _nearest(centres, points)
+        else:
+            table[moved] = _table(centres[moved], points)
+            values, labels = table.max(0)
         if torch.equal(labels, before):
             break
-        centres = _means(points, labels, distances, len(centres))
+        centres, earlier = _means(points, labels, values, len(centres)), centres
+        moved = (centres != earlier).any(1).nonzero()[:, 0]
     return labels
 
 
-def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre of each point, and its squared distance to it up to rounding."""
-    bias = centres.square().sum(1) / -2
+def _table(centres: Tensor, points: Tensor) -> Tensor:
+    """c·x − |c|²/2 for each centre and point: half of |x|² − |c − x|²."""
+    return torch.addmm(centres.square().sum(1, keepdim=True) / -2, centres, points.T)
+
+
+def _nearest(centres: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """The highest of each point in the table, which is never whole here, and the centre it belongs to."""
     size = max(1, budget(TABLE_ENTRIES, points.device) // len(centres))
-    best = [torch.addmm(bias, block, centres.T).max(1) for block in points.split(size)]
-    labels = torch.cat([b.indices for b in best])
-    return labels, points.square().sum(1) - 2 * torch.cat([b.values for b in best])
+    best = [_table(centres, block).max(0) for block in points.split(size)]
+    return torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
 
 
-def _means(points: Tensor, labels: Tensor, distances: Tensor, clusters: int) -> Tensor:
+def _means(points: Tensor, labels: Tensor, values: Tensor, clusters: int) -> Tensor:
     """The mean of each cluster's points, summed in a fixed order; an empty one takes one of the farthest points."""
     sizes = torch.bincount(labels, minlength=clusters)
-    sums = torch.segment_reduce(points[labels.argsort(stable=True)], "sum", lengths=sizes, axis=0)
-    empty = sizes == 0
-    farthest = distances.argsort(descending=True)[(empty.cumsum(0) - 1).clamp(min=0)]
-    return torch.where(empty[:, None], points[farthest], sums / sizes.clamp(min=1)[:, None])
+    order = labels.argsort(stable=True)
+    means = embedding_bag(order, points, sizes.cumsum(0) - sizes, mode="sum") / sizes.clamp(min=1)[:, None]
+    empty = (sizes == 0).nonzero()[:, 0]
+    if len(empty):
+        distances = points.square().sum(1) - 2 * values
+        means[empty] = points[distances.argsort(descending=True)[: len(empty)]]
+    return means
