@@ -36,6 +36,8 @@ BLOCKS = {
     "inception_5b": Widths(352, 192, 320, 192, 224, 128),
 }
 
+LEVEL_ENDS = {"inception_3c": "L", "inception_4e": "M", "inception_5b": "H"}
+
 
 def _unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> ConvUnit:
     return ConvUnit(inputs, outputs, kernel, stride, bias=True)
@@ -93,20 +95,18 @@ class BNInception(Backbone):
         self.conv2_3x3 = _unit(64, 192, 3)
         self.pool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.channels = {}
-        levels = {"inception_3c": "L", "inception_4e": "M", "inception_5b": "H"}
         inputs = 192
         for name, widths in BLOCKS.items():
             block = Block(inputs, widths, last=name == "inception_5b")
             self.add_module(name, block)
             inputs = block.outputs
-            if name in levels:
-                self.channels[levels[name]] = inputs
+            if name in LEVEL_ENDS:
+                self.channels[LEVEL_ENDS[name]] = inputs
 
     def stages(self) -> list[tuple[str, nn.Module]]:
         """The stem, then the blocks."""
         chain = ["conv1_7x7_s2", "pool1", "conv2_3x3_reduce", "conv2_3x3", "pool2", *BLOCKS]
-        levels = {"inception_3c": "L", "inception_4e": "M", "inception_5b": "H"}
-        return [(levels.get(name, ""), self.get_submodule(name)) for name in chain]
+        return [(LEVEL_ENDS.get(name, ""), self.get_submodule(name)) for name in chain]
 
     @staticmethod
     def translate(state: State) -> State:
