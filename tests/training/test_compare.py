@@ -2,6 +2,8 @@
 
 import json
 import statistics
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from training_tools import pictures, vectors
 from tuplet import losses, training
 from tuplet.data import Dataset, from_features
 from tuplet.training import loop
-from tuplet.training.published import benchmark, recall_ks
+from tuplet.training.published import _LINES, benchmark, recall_ks
 
 QUICK = {"steps": 2, "batch_size": 12, "per_class": 3, "dim": 4}
 
@@ -124,16 +126,18 @@ def test_published_numbers_are_the_papers(data, loss, paper, metrics):
 
 
 def test_every_published_row_is_complete():
-    rows = [
-        row
-        for name in ("cub200", "cars196", "sop", "inshop")
-        for loss in training.LOSSES
-        for row in training.published(name, loss)
-    ]
-    assert len(rows) > 50
+    rows = [row for line in _LINES for row in training.published(line[0], line[1].split()[0])]
+    assert {row.paper for row in rows} == {line[2] for line in _LINES}
     for row in rows:
         assert all(0 < value < 1 for value in row.metrics.values())
         recalls = [value for name, value in row.metrics.items() if name.startswith("recall")]
         assert recalls == sorted(recalls)
         assert row.dim in (64, 128, 512, 1536)
     assert training.published(None, "raw") == []
+
+
+def test_every_published_row_belongs_to_something(monkeypatch):
+    """A loss or a recipe, beside which `compare` shows it, or a method of the results."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    known = {*training.LOSSES, *training.RECIPES, *import_module("methods").METHODS}
+    assert {name for line in _LINES for name in line[1].split()} <= known

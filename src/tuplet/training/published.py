@@ -46,7 +46,7 @@ def recall_ks(data: Dataset) -> tuple[int, ...]:
 
 
 def published(name: str | None, loss: str) -> list[Published]:
-    """What the papers print for a loss, by its name in `tuplet.training.LOSSES` or of its recipe, on a benchmark.
+    """What the papers print for a loss on a benchmark, by the name of the loss, of its recipe or of its row of results.
 
     >>> [row.metrics["recall_at_1"] for row in published("cub200", "ranked_list")]
     [0.613, 0.574]
