@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from commands import SMALL, environment, refused, succeeded, tuplet, typed
 from report_runs import draw_folder
+from tuplet import models
 from tuplet.cli.trouble import said_plainly
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -30,6 +32,11 @@ def place(tmp_path_factory):
     draw_folder(place / "broken", NAMES[:4])
     (place / "broken/bee/3.png").write_bytes((place / "broken/bee/3.png").read_bytes()[:60])
     (place / "empty").mkdir()
+    draw_folder(place / "validated/train", NAMES[:2])
+    draw_folder(place / "validated/val", NAMES[2:4])
+    for name, width in (("vectors", 8), ("narrow", 5)):
+        np.savez(place / f"{name}.npz", features=np.eye(8)[:, :width], labels=np.arange(8) // 2)
+    models.create("mlp", dim=4, features=8).save(place / "of_vectors")
     (place / "list.csv").write_text("file,label\nphotos/ant/0.png,1\n")
     succeeded(tuplet("train", "photos", "--out", "run", *SMALL, cwd=place))
     succeeded(tuplet(*COMPARE, cwd=place))
@@ -96,6 +103,9 @@ def place(tmp_path_factory):
         (("evaluate", "moved"), "the data of moved are no longer at /nowhere/photos; name them: tuplet evaluate"),
         (("evaluate", "in memory"), "the data of in memory were in memory; name them: tuplet evaluate 'in memory'"),
         (("evaluate", "run", "one"), "the data have 1 class"),
+        (("evaluate", "run", "vectors.npz"), "in run takes pictures, and vectors.npz holds feature vectors; give data"),
+        (("evaluate", "of_vectors", "photos"), "in of_vectors takes feature vectors, and photos holds pictures; give"),
+        (("evaluate", "of_vectors", "narrow.npz"), "takes vectors of 8 numbers, and those of narrow.npz have 5; give"),
         (("embed", "run", "nowhere", "--out", "v.npz"), "nowhere does not exist; give pictures"),
         (("embed", "run", "empty", "--out", "v.npz"), "empty holds no pictures"),
         (("embed", "run", "broken", "--out", "v.npz"), "3.png cannot be read"),
@@ -183,7 +193,9 @@ def test_data_with_unreadable_files_are_described_and_code_1(place):
 def test_data_that_are_too_few_to_train_on_are_called_so(place):
     few = "training needs two classes of two examples or more, and the train split has 1; add examples"
     assert few in typed("data", "two", cwd=place).output
-    assert "training needs" not in typed("data", "photos", cwd=place).output
+    untested = "tuplet train cannot take these data: there is no split 'test', nor 'query' and 'gallery', here"
+    assert untested in typed("data", "validated", cwd=place).output
+    assert "train" not in typed("data", "photos", cwd=place).output.partition("classes: ")[2]
 
 
 def small_files(limit):

@@ -36,8 +36,7 @@ def data(
     numbers = ("examples", "classes", "smallest", "median", "largest")
     show.table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
     _say_of_classes(opened)
-    if "train" in parts:
-        _say_of_training(parts["train"])
+    _say_of_training(opened)
     if check and opened.images is not None:
         _check(opened)
 
@@ -57,11 +56,15 @@ def _say_of_classes(data: Dataset) -> None:
     alone = int((sizes == 1).sum())
     if alone:
         print(f"classes of a single example, which has no positive and is of no use for training: {alone:,}")
-    if len(named) < 2:
-        print("there is a single class; training and testing need two at least")
 
 
-def _say_of_training(train: Dataset) -> None:
+def _say_of_training(data: Dataset) -> None:
+    """What keeps `tuplet train` from these data, if anything does."""
+    try:
+        train = data.split()[0]
+    except ValueError as error:
+        print(f"tuplet train cannot take these data: {error}")
+        return
     useful = int((train.labels.unique(return_counts=True)[1] > 1).sum())
     if useful < 2:
         print(f"training needs two classes of two examples or more, and the train split has {useful}; add examples")

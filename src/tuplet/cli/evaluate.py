@@ -13,6 +13,8 @@ from tuplet import data as datasets
 from tuplet.cli import show
 from tuplet.cli.places import embedder_of, run_of
 from tuplet.cli.trouble import say
+from tuplet.data import Dataset
+from tuplet.models import Embedder
 from tuplet.reports.metrics import described
 from tuplet.training.examples import embed
 from tuplet.training.published import recall_ks
@@ -45,6 +47,7 @@ def evaluate(
             f"{model} is an embedder and knows no data; name them: tuplet evaluate {quote(str(model))} DATA"
         )
     opened = datasets.open(data or _own_data(model, str((about or {})["data"])))
+    _check_kind(embedder, opened, model)
     chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
     settings = (about or {}).get("settings", {})
     pictures = embedder.preprocessing
@@ -64,6 +67,21 @@ def _own_data(run: Path, source: str) -> str:
         return source
     lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
     raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet evaluate {quote(str(run))} DATA")
+
+
+def _check_kind(embedder: Embedder, data: Dataset, model: Path) -> None:
+    """Refuse data that an embedder cannot take: pictures or vectors where it takes the other, other lengths."""
+    kinds = "feature vectors", "pictures"
+    takes, holds = kinds[embedder.preprocessing is not None], kinds[data.images is not None]
+    name = Path(data.source or "the data").name
+    if takes != holds:
+        raise ValueError(f"the embedder in {model} takes {takes}, and {name} holds {holds}; give data of its kind")
+    width = embedder.config.options.get("features")
+    if data.features is not None and width not in (None, data.features.shape[1]):
+        raise ValueError(
+            f"the embedder in {model} takes vectors of {width} numbers, and those of {name} have "
+            f"{data.features.shape[1]}; give the vectors that it was made for"
+        )
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
