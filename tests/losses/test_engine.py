@@ -357,16 +357,18 @@ class TestWeights:
                 torch.testing.assert_close(w[i, j], 1 / total / 8)
         assert torch.equal(w.diagonal(), torch.zeros(8, dtype=torch.float64))
 
-    def test_with_a_gallery_weights_are_rectangular(self):
-        x, labels = batch(BY_NAME["raw"])
-        w = losses.RAWLoss().weights(x[:4], labels[:4], gallery=x[4:], gallery_labels=labels[4:])
-        assert w.shape == (4, 20)
-
-    @pytest.mark.parametrize("loss", [losses.AngularLoss(), losses.LiftedStructureLoss()])
-    def test_a_loss_that_compares_gallery_members_says_why_it_has_none_with_a_gallery(self, loss):
-        x, labels = batch(BY_NAME["raw"])
-        with pytest.raises(ValueError, match="its own gallery"):
-            loss.weights(x[:4], labels[:4], gallery=x[4:], gallery_labels=labels[4:])
+    @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
+    def test_with_a_gallery_the_surrogate_has_the_gradient_of_the_queries(self, case):
+        """What gallery members are to each other is constant there."""
+        x, labels = batch(case)
+        loss, x, gallery = case.make(), x[::4].requires_grad_(), x[::3]
+        look = {"gallery": gallery, "gallery_labels": labels[::3]}
+        w = loss.weights(x, labels[::4], **look)
+        assert w.shape == (6, 8)
+        v = x @ gallery.T if loss.geometry == "dot" else torch.linalg.vector_norm(x[:, None] - gallery, dim=-1)
+        (surrogate,) = torch.autograd.grad((w * v).sum(), x)
+        _, truth = value_and_gradient(loss, x, labels[::4], **look)
+        torch.testing.assert_close(surrogate, truth, rtol=1e-8, atol=1e-10)
 
 
 class TestView:

@@ -115,7 +115,8 @@ class RowLoss(nn.Module):
         """w[i, j] = ∂value/∂v_ij, with v_ij the similarity or distance of the ordered pair (i, j).
 
         The surrogate Σ w_ij·v_ij, with w held constant, has the loss's own gradient (Unified view 2019, Theorem
-        3.1). The table is formed whole here.
+        3.1). With a gallery it is that of the queries: what gallery members are to each other is constant. The table
+        is formed whole here.
 
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()

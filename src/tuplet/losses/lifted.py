@@ -42,9 +42,8 @@ class LiftedStructureLoss(RowLoss):
         # The compiler takes no tensor twice.
         other = push.view_as(push)
         if view.gallery is not None:
-            view.needs_batch_for_weights("LiftedStructureLoss")
             itself = replace(view, queries=view.gallery, labels=view.there_labels, gallery=None, gallery_labels=None)
-            other = replace(itself, member=True, ranks=None, split=False).each(self._negatives)
+            other = replace(itself, member=True, ranks=None, split=False, table=None).each(self._negatives)
         return view.mean(self._pairs, own=(push,), other=(other,))
 
     def _negatives(self, d: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def check_finite(vectors: Tensor, name: str) -> None:
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
-            f"{name} must be finite, but row {row} holds {_first_bad(vectors[row])} ({int(bad.sum())} such rows); "
+            f"{name} must be finite, but row {row} holds {_first_bad(vectors[row])} ({int(bad.sum())} in all); "
             "look for a diverged model, a zero vector made unit, or a half-precision overflow"
         )
 

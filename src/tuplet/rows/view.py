@@ -253,14 +253,6 @@ class View:
             table=None if self.table is None else self.table[queries][:, gallery],
         )
 
-    def needs_batch_for_weights(self, name: str) -> None:
-        """Refuse `weights` where a loss compares gallery members with each other: those pairs are not in the table."""
-        if self.table is not None and self.gallery is not None:
-            raise ValueError(
-                f"the weights of {name} are defined on a batch that is its own gallery, since it compares gallery "
-                "members with each other; leave gallery= out"
-            )
-
     def pairs(self) -> "tuple[View, Tensor, Tensor]":
         """Every positive pair (a, p) as a query of its own, with the negatives of a.
 
@@ -268,7 +260,6 @@ class View:
         them exist, and the similarity or distance of a and p. Where a batch looks at itself by its labels, (a, p) and
         (p, a) are one query with the same negatives, and come once.
         """
-        self.needs_batch_for_weights("a loss of positive pairs")
         columns, exists = self.members()
         n, most = columns.shape
         once = self.gallery is None and self.same is equal_labels
@@ -307,7 +298,9 @@ class View:
     def _pair_tables(self, a: Tensor, p: Tensor, once: bool) -> tuple[Tensor, Tensor]:
         """The rows of the pairs (a, p) from those of a and p, and the entries of a and p."""
         assert self.table is not None
-        of_a, of_p = self.table.index_select(0, a), self.table.index_select(0, p)
+        # What gallery members are to each other stands in no row of a query, and is constant.
+        among = self.table if self.gallery is None else whole_table(self.gallery.detach(), self.geometry, False)
+        of_a, of_p = self.table.index_select(0, a), among.index_select(0, p)
         flat, n = self.table.flatten(), self.table.shape[1]
         near = flat.index_select(0, a * n + p)
         if once:
