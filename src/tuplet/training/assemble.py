@@ -7,7 +7,7 @@ import torch
 from tuplet.data import Dataset
 from tuplet.models import Embedder
 from tuplet.training.average import Average
-from tuplet.training.examples import Examples, Split, embed, make_examples, split_examples
+from tuplet.training.examples import Examples, embed, make_examples
 from tuplet.training.network import make_embedder
 from tuplet.training.objective import Objective, make_loss, warn_of_length
 from tuplet.training.optimizer import make_optimizer
@@ -20,6 +20,7 @@ from tuplet.training.sampler import (
     usual_sampler,
 )
 from tuplet.training.settings import Settings
+from tuplet.training.split import Split, split_examples
 from tuplet.training.state import State
 
 

@@ -1,9 +1,7 @@
 """The examples of a run: what is trained on, what chooses the best, and what is tested on."""
 
-import hashlib
-import warnings
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,17 +12,10 @@ from tuplet.models.backbone import evaluating
 from tuplet.progress import track
 from tuplet.training.published import recall_ks
 from tuplet.training.settings import Settings, nearest
+from tuplet.training.split import Split
 
 #: Examples that pass the network together where nothing is learned.
 EMBEDDED_AT_ONCE = 256
-
-
-class Split(NamedTuple):
-    """The places in a dataset of the examples that train, that choose the best and that are tested on."""
-
-    train: Tensor
-    validation: Tensor
-    test: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,61 +69,6 @@ def embed(embedder: Embedder, store: Store, which: range | list[int], mirror: bo
     return torch.cat(parts) if parts else torch.empty(0, embedder.width, device=device)
 
 
-def split_examples(data: Dataset, settings: Settings) -> Split:
-    """Split a dataset as it comes or by its classes, and some training classes off where they are to choose the best.
-
-    >>> from tuplet.data import from_features
-    >>> split_examples(from_features(torch.eye(8), [0, 0, 1, 1, 2, 2, 3, 3]), Settings()).test
-    tensor([4, 5, 6, 7])
-    """
-    places = torch.arange(len(data))[:, None]
-    train, test = Dataset(data.labels, data.class_names, features=places, splits=data.splits).split()
-    validation = test
-    if settings.validation:
-        train, validation = _held_out(train, settings)
-        _warn_of_a_single_class("validation", validation, "a larger validation=")
-    if settings.test_on == "validation":
-        test = validation
-    else:
-        _warn_of_a_single_class("test", test, "more classes")
-    return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
-
-
-def _warn_of_a_single_class(name: str, part: Dataset, remedy: str) -> None:
-    if len(part.classes) == 1:
-        warnings.warn(
-            f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, whose Recall@K is the same "
-            f"whatever is learned; give {remedy}",
-            stacklevel=5,
-        )
-
-
-def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
-    """Training classes without those for validation, and these: drawn by the seed, or neighbours in their order.
-
-    Neighbours are often relatives, birds of a genus or cars of a make. Held out together, they are as new to the
-    network as the classes of the test split will be.
-    """
-    classes = train.classes
-    count = round(len(classes) * settings.validation)
-    left = round(len(classes) * (1 - settings.validation)) if settings.validation_from is None else len(classes) - count
-    if not 0 < left < len(classes):
-        raise ValueError(
-            f"validation is {settings.validation}, which does not divide {len(classes)} training classes; "
-            "choose another share"
-        )
-    if settings.validation_from is None:
-        return train.split(1 - settings.validation, settings.seed)
-    start = round(len(classes) * settings.validation_from)
-    held_out = classes[start : start + count]
-    if len(held_out) < count:
-        raise ValueError(
-            f"validation is {settings.validation} and validation_from {settings.validation_from}, which do not fit "
-            f"into {len(classes)} training classes; choose shares whose sum is 1 at most"
-        )
-    return train.of_classes(set(classes) - set(held_out)), train.of_classes(held_out)
-
-
 def make_examples(
     data: Dataset, split: Split, settings: Settings, prepared: Preprocessing | None, device: torch.device
 ) -> Examples:
@@ -173,18 +109,3 @@ def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
     # JSON and the command line know lists only.
     said: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.augment.items()}
     return replace(Augment(prepared.size, prepared.resize, prepared.how, seed=settings.seed), **said)
-
-
-def facts(data: Dataset) -> dict[str, Any]:
-    """What tells one dataset from another: its sizes, and hashes of its labels and of some of what came from memory."""
-    labels = hashlib.sha256(data.labels.numpy().tobytes())
-    labels.update(repr((data.class_names, data.splits)).encode())
-    pictures = data.images if data.source is None else None
-    held = pictures if data.features is None else data.features
-    some = held[:: max(1, len(held) // 256)].contiguous().cpu().numpy().tobytes() if isinstance(held, Tensor) else b""
-    return {
-        "examples": len(data),
-        "classes": len(data.classes),
-        "labels": labels.hexdigest()[:12],
-        "contents": hashlib.sha256(some).hexdigest()[:12],
-    }

@@ -16,13 +16,13 @@ from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.training.assemble import assemble, decide
 from tuplet.training.events import Events
-from tuplet.training.examples import facts
 from tuplet.training.folder import EVALUATION, RunFolder
+from tuplet.training.identity import identity_of, refuse_another_run
 from tuplet.training.loop import Loop, finished
 from tuplet.training.processes import Team, join
-from tuplet.training.resolve import Unsaid, plain, resolve
+from tuplet.training.resolve import Unsaid, resolve
 from tuplet.training.settings import Settings
-from tuplet.training.state import Progress, refuse_another_run, shapes
+from tuplet.training.state import Progress
 
 _USUAL_MODEL = Unsaid("resnet50")
 
@@ -89,7 +89,7 @@ def train(
 
 def _run(data: Dataset, folder: RunFolder, settings: Settings, about: dict[str, Any], resume: bool, team: Team) -> Run:
     settings, split, embedder = decide(data, settings, team)
-    identity = {"settings": plain(settings), "data": facts(data), "model": shapes(embedder)}
+    identity = identity_of(settings, data, embedder)
     with folder.locked() if team.leads else nullcontext():
         saved = team.from_leader(folder.read_checkpoint() if team.leads and resume else None)
         if saved is not None:

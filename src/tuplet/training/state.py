@@ -1,8 +1,6 @@
-"""Everything that a run must remember to go on exactly, and when it may."""
+"""Everything that a run must remember to go on exactly."""
 
-import hashlib
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +12,6 @@ from tuplet.training.gradients import random_state, set_random_state
 from tuplet.training.objective import Objective
 from tuplet.training.processes import Team
 from tuplet.training.sampler import sampler_state
-from tuplet.training.settings import describe_options
-
-#: Options that another call may change: none of them moves the weights.
-FREE = {
-    *("device", "cache_folder", "cache_on_device", "log_every", "checkpoint_every", "evaluate_every", "patience"),
-    "steps",
-}
 
 
 @dataclass
@@ -83,32 +74,3 @@ class State:
         parts = {"embedder": self.embedder, "objective": self.objective, "optimizer": self.optimizer}
         average = {} if self.average is None else {"average": self.average.embedder}
         return {**parts, "scaler": self.scaler, **average}
-
-
-def shapes(embedder: Embedder) -> str:
-    """A hash of the names and shapes of all weights: what must agree for one checkpoint to fit another model."""
-    listed = [(name, tuple(value.shape)) for name, value in embedder.state_dict().items()]
-    return hashlib.sha256(repr(listed).encode()).hexdigest()[:12]
-
-
-def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """One sentence where a folder holds a run of other settings, on other data or of another model.
-
-    The number of steps may change unless the schedule depends on it. An option that the run does not know, since a
-    later version has it, was at its default then.
-    """
-    remedy = "give another folder, or resume=False to begin again"
-    defaults = {option.name: option.default for option in describe_options()}
-    free = FREE - {"steps"} if now["settings"]["schedule"] == "cosine" else FREE
-    for name, value in now["settings"].items():
-        before = then["settings"].get(name, defaults[name])
-        if before != value and name not in free:
-            why = ", on which its cosine schedule depends" if name == "steps" else ""
-            raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {name}={value!r}; {remedy}")
-    for name, value in now["data"].items():
-        if then["data"].get(name) != value:
-            raise ValueError(
-                f"{folder} holds a run on other data ({name} {then['data'].get(name)}, here {value}); {remedy}"
-            )
-    if then["model"] != now["model"]:
-        raise ValueError(f"{folder} holds a run of another model, whose weights have other shapes; {remedy}")
