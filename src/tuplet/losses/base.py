@@ -173,7 +173,8 @@ def look(
     check_labels: bool = False,
 ) -> View:
     """Check what was given and lay it out as a view."""
-    _check_batch(embeddings, labels, same is not None, check_finite)
+    # One of several processes may have no rows: those of all are the batch.
+    _check_batch(embeddings, labels, same is not None, check_finite, empty=ranks is not False)
     valid = None
     if isinstance(gallery, MemoryBank):
         if gallery_labels is not None:
@@ -200,6 +201,10 @@ def look(
         across = Ranks(None if ranks is True else ranks)
         sizes = across.sizes(embeddings.shape[0], embeddings.device)
         first = sum(sizes[: across.rank])
+        if not sum(sizes):
+            raise ValueError(
+                f"embeddings must not be empty in all {len(sizes)} processes; give one at least one vector"
+            )
         if gallery is None:
             embeddings, labels = across.gather(embeddings, sizes), across.gather(labels, sizes)
             first, split = 0, True
@@ -223,8 +228,8 @@ def look(
     )
 
 
-def _check_batch(embeddings: Tensor, labels: Tensor, custom: bool, finite: bool) -> None:
-    checks.check_vectors(embeddings, "embeddings")
+def _check_batch(embeddings: Tensor, labels: Tensor, custom: bool, finite: bool, empty: bool) -> None:
+    checks.check_vectors(embeddings, "embeddings", empty)
     checks.check_labels(labels, embeddings, "labels", custom)
     if finite:
         checks.check_finite(embeddings, "embeddings")
