@@ -105,7 +105,11 @@ def test_pages_pictures_labels_and_health(app):
         assert "script-src 'sha256-" in page.headers["content-security-policy"]
         # Nothing is fetched from elsewhere.
         assert not re.findall(r"""(?:src|href|url\(|fetch\(|import)\W{0,3}(?:https?:)?//(?!www\.w3\.org)""", page.text)
-    assert fetch(app, "GET", "/nowhere").json() == {"detail": "Not Found"}
+    nowhere = "there is no /nowhere here; the interface is described at /api"
+    assert fetch(app, "GET", "/nowhere").json() == {"detail": nowhere}
+    wrong = fetch(app, "GET", "/api/search/photograph")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json() == {"detail": "/api/search/photograph takes POST, not GET; the interface is described at /api"}
 
 
 def test_metrics_count(index):
@@ -141,6 +145,12 @@ def test_metrics_count(index):
         (f"/api/search/vector?where={'[' * 5000}", {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
         ("/api/search/vector?distinct=nan", {"json": {"vector": [0.0] * 8}}, 422, "distinct"),
         ("/api/search/vector", {"content": bytes(11 * 2**20)}, 413, "over 10,485,760 bytes"),
+        (
+            "/api/search/photograph",
+            {"files": {"photo": b"1"}},
+            415,
+            "the body must be the photograph itself, and no form",
+        ),
     ],
 )
 def test_wrong_requests_get_a_sentence(app, path, options, status, sentence):
@@ -304,6 +314,25 @@ def test_additions_are_seen_within_a_second_or_so(tmp_path, monkeypatch):
     hits = fetch(app, "POST", "/api/search/vector?k=1", json={"vector": [3.0, 3.0]}).json()["hits"]
     assert hits[0]["id"] == "c"
     assert {entry["label"] for entry in fetch(app, "GET", "/api/labels").json()} == {"x", "y"}
+
+
+def test_without_a_search_nothing_is_older_either(tmp_path, monkeypatch):
+    from tuplet.search.server import service
+
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    writer = search.create(tmp_path / "i", dim=2)
+    writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}, {"label": "y"}], pictures=[b"1", b"2"])
+    app = create_app(search.open(tmp_path / "i"))
+    assert len(fetch(app, "GET", "/api/labels").json()) == 2
+    writer.delete("a")
+    assert fetch(app, "GET", "/api/labels").json() == [{"label": "y", "count": 1}]
+    writer.delete("b")
+    for path in ("/api/picture?id=b", "/api/search/item?id=b"):
+        assert fetch(app, "GET", path).status_code == 404
+    writer.add(torch.eye(2), ["c", "d"])
+    assert fetch(app, "GET", "/api/about").json()["vectors"] == 2
+    writer.delete("c")
+    assert "tuplet_vectors 1\n" in fetch(app, "GET", "/metrics").text
 
 
 PATHS = ["/", "/api", "/api/openapi.json", "/health", "/metrics", "/api/about", "/api/labels",

@@ -63,7 +63,9 @@ def _add_errors(app: Any, fastapi: Any) -> None:
 
     @app.exception_handler(HTTPException)
     async def other(request: Any, error: Any) -> Any:
-        return problem(error.status_code, str(error.detail), error.headers)
+        path, allowed = request.url.path, (error.headers or {}).get("Allow")
+        wrong = f"{path} takes {allowed}, not {request.method}" if allowed else f"there is no {path} here"
+        return problem(error.status_code, f"{wrong}; the interface is described at /api", error.headers)
 
     @app.exception_handler(Exception)
     async def broken(request: Any, error: Exception) -> Any:

@@ -66,6 +66,10 @@ def add_searches(app: Any, service: Service) -> None:
         try:
             with service.admitted():
                 content = await body.read()
+                if request.headers.get("content-type", "").startswith("multipart/"):
+                    raise RefusalError(
+                        415, "the body must be the photograph itself, and no form; with curl: --data-binary @photo.jpg"
+                    )
                 async with service.in_time():
                     begun = time.perf_counter()
                     vector = await service.photograph(content, options.mirror)

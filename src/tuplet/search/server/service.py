@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import math
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ class Service:
         self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.photographs, "photographs")
         self.searches: Batcher[Ask, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decoding")
-        self._photographs, self._fresh = 0, time.monotonic()
+        self._photographs, self._fresh, self._refreshing = 0, time.monotonic(), threading.Lock()
         self._labels: dict[Any, int] | None = None
 
     @contextmanager
@@ -99,6 +100,7 @@ class Service:
 
     async def item(self, name: str) -> np.ndarray:
         """The vector of an item of the index."""
+        await self._latest()
         try:
             return (await asyncio.to_thread(self.index.vectors, [name]))[0]
         except ValueError:
@@ -106,6 +108,7 @@ class Service:
 
     async def picture(self, name: str) -> bytes:
         """The small picture of an item."""
+        await self._latest()
         picture = await asyncio.to_thread(self.index.picture, name)
         if picture is None:
             raise RefusalError(404, f"the index holds no picture of {name[:80]!r}")
@@ -113,6 +116,7 @@ class Service:
 
     async def labels(self) -> dict[Any, int]:
         """How many items have each label."""
+        await self._latest()
         if self._labels is None:
             self._labels = await asyncio.to_thread(self.index.counts)
         return self._labels
@@ -133,6 +137,7 @@ class Service:
 
     def about(self) -> dict[str, Any]:
         """What the index is."""
+        self._refresh()
         approximate = self.index.approximate if isinstance(self.index, Index) else None
         return {
             "vectors": len(self.index),
@@ -145,11 +150,27 @@ class Service:
 
     def gauges(self) -> dict[str, tuple[float, str]]:
         """The present values among the metrics."""
+        self._refresh()
         return {
             "tuplet_vectors": (len(self.index), "Vectors in the index."),
             "tuplet_photographs_in_progress": (self._photographs, "Photographs being read, decoded or embedded."),
             "tuplet_searches_waiting": (len(self.searches), "Searches that wait for the index."),
         }
+
+    async def _latest(self) -> None:
+        """Go to the latest state of the index, in a thread if that takes a look at the disk."""
+        if self._is_stale():
+            await asyncio.to_thread(self._refresh)
+
+    def _is_stale(self) -> bool:
+        return time.monotonic() - self._fresh > STALE_SECONDS
+
+    def _refresh(self) -> None:
+        with self._refreshing:
+            if self._is_stale():
+                self._fresh = time.monotonic()
+                if self.index.refresh():
+                    self._labels = None
 
     def _decode(self, body: bytes, mirror: bool) -> list[Tensor]:
         assert self.embedder is not None
@@ -183,10 +204,7 @@ class Service:
     def _search(self, asks: list[Ask]) -> list[list[Hit]]:
         """Searches under the same conditions are one."""
         begun = time.perf_counter()
-        if time.monotonic() - self._fresh > STALE_SECONDS:
-            self._fresh = time.monotonic()
-            if self.index.refresh():
-                self._labels = None
+        self._refresh()
         groups: dict[tuple[int, str, float | None], list[int]] = {}
         for place, ask in enumerate(asks):
             groups.setdefault((ask.k, ask.where, ask.distinct), []).append(place)
