@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from training_tools import CASES, EVERY, events, same, start, vectors, weights
-from tuplet import models, training
+from tuplet import losses, models, training
 from tuplet.training import loop
 
 CHILD = """
@@ -175,6 +175,10 @@ def test_a_checkpoint_of_other_settings_or_data_is_refused_in_one_sentence(tmp_p
         ) as caught:
             go("proxies", tmp_path, **change)
         assert "\n" not in str(caught.value)
+    go("proxies", tmp_path / "object", steps=3, loss=losses.MarginLoss(learn_beta=True))
+    for other in (losses.MarginLoss(), losses.MarginLoss(beta=0.9, learn_beta=True)):
+        with pytest.raises(ValueError, match=r"holds a run with loss='MarginLoss\(.*beta learns from 1.2.*, not loss="):
+            go("proxies", tmp_path / "object", loss=other)
     _, options = CASES["proxies"]()
     with pytest.raises(ValueError, match=r"holds a run on other data \(examples 72, here 60\)"):
         training.train(vectors(classes=10), tmp_path, **{**options, **EVERY})

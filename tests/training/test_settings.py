@@ -213,5 +213,7 @@ def test_settings_become_plain_data_with_objects_described():
     settings = Settings(loss=losses.MarginLoss(learn_beta=True), model=dropping(), augment={"area": (0.2, 1.0)})
     data = plain(settings)
     assert json.loads(json.dumps(data)) == data
-    assert data["loss"] == "MarginLoss(margin=0.2, mining=DistanceWeighted(cutoff=0.5, far=1.4, seed=0))"
+    assert data["loss"] == (
+        "MarginLoss(margin=0.2, beta learns from 1.2, mining=DistanceWeighted(cutoff=0.5, far=1.4, seed=0))"
+    )
     assert set(data) == {each.name for each in dataclasses.fields(Settings)}

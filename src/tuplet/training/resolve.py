@@ -104,5 +104,7 @@ def described(module: nn.Module) -> str:
     """
     public = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training" and v is not None}
     parts = [f"{k}={v!r}" for k, v in public.items()]
+    for name, p in module.named_parameters(recurse=False):
+        parts.append(f"{name} learns from {p.item():g}" if p.numel() == 1 else f"{name} of {tuple(p.shape)} learn")
     parts += [f"{k}={described(child)}" for k, child in module.named_children()]
     return f"{type(module).__name__}({', '.join(parts)})"
