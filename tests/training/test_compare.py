@@ -12,6 +12,7 @@ from training_tools import pictures, vectors
 from tuplet import losses, training
 from tuplet.data import Dataset, from_features
 from tuplet.training import loop
+from tuplet.training.compare import _chosen
 from tuplet.training.published import _LINES, benchmark, recall_ks
 
 QUICK = {"steps": 2, "batch_size": 12, "per_class": 3, "dim": 4}
@@ -68,6 +69,14 @@ def test_losses_of_ones_own_have_labels(tmp_path):
     (row,) = training.compare(vectors(), mine, [0], out=tmp_path, **QUICK)["rows"]
     assert row["loss"] == "hot & sharp"
     assert (tmp_path / "hot_sharp" / "seed_0" / "evaluation.json").is_file()
+
+
+def test_the_loss_of_a_recipe_has_the_numbers_of_its_paper_for_the_data():
+    alphas = [
+        _chosen(["npair_angular"], data)["npair_angular"]["loss_options"]["alpha"]
+        for data in (sized(196, 16_185), sized(22_634, 120_053))
+    ]
+    assert alphas == [45.0, 36.0]
 
 
 def test_bad_comparisons_get_one_sentence(tmp_path):

@@ -18,7 +18,7 @@ from tuplet.training.folder import EVALUATION, RunFolder
 from tuplet.training.objective import LOSSES
 from tuplet.training.processes import join
 from tuplet.training.published import benchmark, published
-from tuplet.training.recipes import RECIPES
+from tuplet.training.recipes import RECIPES, recipe_for
 from tuplet.training.resolve import resolve
 from tuplet.training.run import train
 from tuplet.training.settings import check_names, nearest
@@ -53,7 +53,8 @@ def compare(
     >>> [(row["loss"], row["deviation"]["recall_at_1"]) for row in found["rows"]]
     [('npair', None), ('raw_vthm', None)]
     """
-    options_of = {label: {**options, **own} for label, own in _chosen(losses).items()}
+    opened = data if isinstance(data, Dataset) else data_room.open(data)
+    options_of = {label: {**options, **own} for label, own in _chosen(losses, opened).items()}
     seeds = _distinct(seeds)
     if not options_of or not seeds:
         raise ValueError("there is nothing to compare; give at least one loss and one seed")
@@ -62,7 +63,6 @@ def compare(
         check_names(said)
         if "seed" in said:
             raise TypeError(f"seed is {said['seed']!r}, and a comparison has several; give seeds=")
-    opened = data if isinstance(data, Dataset) else data_room.open(data)
     name, folder = benchmark(opened), Path(out)
     places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in options_of for seed in seeds}
     if not (resume and all((place / EVALUATION).is_file() for place in places.values())):
@@ -130,8 +130,8 @@ def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) 
     return data_room.hold(data, sizes.pop(), folder=decided[0].cache_folder, on_error=decided[0].unreadable)
 
 
-def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The options of each loss by its label."""
+def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]], data: Dataset) -> dict[str, dict[str, Any]]:
+    """The options of each loss by its label; those of a recipe's are its paper's for these data."""
     if isinstance(losses, Mapping):
         for label, own in losses.items():
             if not isinstance(own, Mapping):
@@ -144,7 +144,7 @@ def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]]) -> dict[str
         if not isinstance(name, str):
             raise TypeError(f"losses has {name!r}; give names, or a dictionary from labels to options")
         if name in RECIPES:
-            chosen[name] = {k: RECIPES[name][k] for k in ("loss", "loss_options") if k in RECIPES[name]}
+            chosen[name] = {k: v for k, v in recipe_for(name, data).items() if k in ("loss", "loss_options")}
         elif name in LOSSES:
             chosen[name] = {"loss": name}
         else:
