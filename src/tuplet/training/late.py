@@ -12,12 +12,12 @@ class Late:
     """
 
     def __init__(self, *scalars: Tensor) -> None:
-        self.there = torch.stack([x.detach().double() for x in scalars])
-        self._here, self._copied = self.there, None
-        if self.there.is_cuda:
+        self.on_device = torch.stack([x.detach().double() for x in scalars])
+        self._on_host, self._copied = self.on_device, None
+        if self.on_device.is_cuda:
             # Only pinned memory is filled behind the host's back.
-            self._here = torch.empty_like(self.there, device="cpu", pin_memory=True)
-            self._here.copy_(self.there, non_blocking=True)
+            self._on_host = torch.empty_like(self.on_device, device="cpu", pin_memory=True)
+            self._on_host.copy_(self.on_device, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()
 
@@ -25,4 +25,4 @@ class Late:
         """Their values: waits for what was launched before they were made, and for nothing since."""
         if self._copied is not None:
             self._copied.synchronize()
-        return self._here.tolist()
+        return self._on_host.tolist()

@@ -45,7 +45,7 @@ class Stepper:
         scaler.unscale_(optimizer)
         numbers = Late(value, shorten(optimizer, self.settings.clip))
         if not scaler.is_enabled():
-            leave_out_if_not_finite(optimizer, numbers.there)
+            leave_out_if_not_finite(optimizer, numbers.on_device)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
