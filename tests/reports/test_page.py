@@ -93,6 +93,21 @@ def test_vectors_without_pictures_have_a_report(tmp_path):
     assert "unseen examples find their own class first" in page
     assert "weighs no pairs of examples" in page
     assert "data:image" not in page
+    assert "then its nearest. Numbers are places in the data." in page
+    numbers = re.findall(r'title="(\d) · number (\d+)"><div class="blank">\2</div>', page)
+    assert numbers
+    assert all(int(number) // 5 == int(label) for label, number in numbers)
+
+
+def test_whoever_sees_a_mistake_learns_in_which_file_it_is(folder, page):
+    assert "then its nearest. Point at a picture to see its file." in page
+    elements = [attributes for _, attributes in Elements(page).found]
+    titles = [each["title"] for each in elements if each.get("class", "").startswith("cell ")]
+    places = [each["data-says"] for each in elements if "data-says" in each]
+    for says in titles + places:
+        name, file = says.split(" · ")[:2]
+        assert file.startswith(f"{name}/")
+        assert (folder.parent / "photos" / file).is_file()
 
 
 def test_a_perfect_run_says_that_nothing_is_wrong(tmp_path):
@@ -112,7 +127,8 @@ def test_baselines_stand_beside_the_result(tmp_path):
 def test_a_run_of_one_step_has_a_report(tmp_path):
     folder = picture_run(tmp_path)
     (folder / "events.jsonl").write_text('{"event": "end", "step": 1, "seconds": 0.1}\n')
-    assert "How it learned" in reports.write(folder).read_text()
+    page = reports.write(folder).read_text()
+    assert "How it learned</h2><p>There is no curve: fewer than two steps were logged; train with a smaller" in page
 
 
 def test_a_large_run_stays_a_few_megabytes(tmp_path):

@@ -38,6 +38,17 @@ def test_other_data_than_the_run_had_are_refused(folder, tmp_path):
     assert "write takes them as data=" in read(write_run(tmp_path / "memory", other, other)).missing
 
 
+def test_examples_are_called_by_their_files_below_the_data(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert read(folder, datasets.open("photos")).example(0) == "ant/0.png"
+    (tmp_path / "lists").mkdir()
+    shutil.copy("photos/ant/0.png", "lists/near.png")
+    table = tmp_path / "lists/list.csv"
+    table.write_text(f"path,label\nnear.png,1\n{tmp_path}/photos/ant/0.png,1\nnear.png,2\nnear.png,2\n")
+    run = read(write_run(tmp_path / "other", datasets.open(table), table))
+    assert [run.example(row) for row in (0, 1)] == ["near.png", f"{tmp_path}/photos/ant/0.png"]
+
+
 def test_data_that_are_gone_are_missed_in_a_sentence(folder):
     shutil.rmtree(folder.parent / "photos")
     run = read(folder)

@@ -43,7 +43,7 @@ def _point(run: Run, row: int, nearest: int, place: Point, picture: str, zoom: i
     """A dot in the colour of its class, and its picture, which the style sheet shows from a zoom on."""
     label, name = int(run.labels[row]), run.class_name(row)
     wrong = int(run.labels[nearest]) != label
-    says = f"{name} · nearest is {run.class_name(nearest)}" if wrong else name
+    says = f"{name} · {run.example(row)}" + (f" · nearest is {run.class_name(nearest)}" if wrong else "")
     seen = f'<g class="z{zoom}"><rect/><image href="{picture}"/></g>' if picture else ""
     return (
         f'<g class="point{" miss" if wrong else ""}" data-class="{label}" data-says="{escape(says)}" '

@@ -14,6 +14,7 @@ from tuplet.reports.run import Run, read
 from tuplet.reports.weighing import Weighing, weighing
 from tuplet.training.folder import replace_file
 
+_NO_CURVE = "There is no curve: fewer than two steps were logged; train with a smaller log_every or evaluate_every."
 _ABOUT_TYPICAL = "Those nearest to the median of MAP@R, one of each class: what to expect of the run."
 _ABOUT_WEIGHTS = (
     "A pair-based loss is a weight for each pair: its derivative by their similarity. These are the pairs of a batch "
@@ -53,9 +54,14 @@ def _parts(run: Run) -> list[str]:
     retrieval = [curves.recall_at_k(run), curves.similarity_histogram(similarities(run))]
     contents = [
         ("map", "The map", sections.about_map(run, shown), _map(drawing)),
-        ("learning", "How it learned", "", _grid("charts", learning)),
+        ("learning", "How it learned", "" if any(learning) else _NO_CURVE, _grid("charts", learning)),
         ("retrieval", "What it retrieves", "", _grid("charts", retrieval)),
-        ("worst", "The worst queries", sections.about_worst(worst), _grid("panels", query_panels(run, found, worst))),
+        (
+            "worst",
+            "The worst queries",
+            sections.about_worst(run, worst),
+            _grid("panels", query_panels(run, found, worst)),
+        ),
         ("typical", "Typical queries", _ABOUT_TYPICAL, _grid("panels", query_panels(run, found, typical))),
         (
             "confused",

@@ -46,11 +46,11 @@ def _pictures(run: Run, rows: Sequence[int]) -> Iterator[str]:
 
 
 def _cell(run: Run, row: int, kind: str, picture: str) -> str:
-    name = escape(run.class_name(row))
+    name, which = escape(run.class_name(row)), escape(run.example(row))
     seen = (
         f'<img src="{picture}" alt="" width="{SIZE}" height="{SIZE}" loading="lazy">'
         if picture
-        else '<div class="blank"></div>'
+        else f'<div class="blank">{int(run.indices[row])}</div>'
     )
     mark = f'<span class="mark">{kind}</span>'
-    return f'<div class="cell {kind}" title="{name}">{seen}{mark}<span class="name">{name}</span></div>'
+    return f'<div class="cell {kind}" title="{name} · {which}">{seen}{mark}<span class="name">{name}</span></div>'

@@ -52,6 +52,15 @@ class Run:
         label = int(self.labels[row])
         return str(label) if self.data is None else self.data.class_names[label]
 
+    def example(self, row: int) -> str:
+        """Which example of the data a row is: its file below them, or its number where they are no files."""
+        number = int(self.indices[row])
+        if self.data is None or self.data.images is None or isinstance(self.data.images, Tensor):
+            return f"number {number}"
+        path, source = os.path.abspath(self.data.path(number)), str(self.about["data"])
+        above = next((place for place in (source, os.path.dirname(source)) if path.startswith(f"{place}/")), "")
+        return path.removeprefix(f"{above}/") if above else path
+
     def sides(self) -> tuple[Tensor, Tensor]:
         """The rows that query and the rows that are searched: all and all, unless the data have lists for both."""
         everything = torch.arange(len(self.labels))

@@ -80,11 +80,12 @@ def about_map(run: Run, shown: int) -> str:
     )
 
 
-def about_worst(chosen: Sequence[int]) -> str:
+def about_worst(run: Run, chosen: Sequence[int]) -> str:
     """What the worst queries are."""
     if not chosen:
         return "There are none: every query finds its own class first."
-    return "Those whose first right answer comes last, one of each class: the query, then its nearest."
+    which = "Point at a picture to see its file." if examples(run) == "pictures" else "Numbers are places in the data."
+    return f"Those whose first right answer comes last, one of each class: the query, then its nearest. {which}"
 
 
 def about_confused(confused: Sequence[Confusion]) -> str:
