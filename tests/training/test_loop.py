@@ -293,6 +293,18 @@ def test_small_classes_are_named_before_training(tmp_path, recwarn):
         training.train(vectors(classes=1), tmp_path / "one", **QUICK)
 
 
+def test_warnings_point_at_the_call(tmp_path, recwarn):
+    """One of each kind that is said before training."""
+    source = pictures(classes=4, each=5)
+    few = source.select([i for i in range(20) if i not in (1, 2, 3, 4)])
+    few = data.from_images(few.images, few.labels, splits=["train"] * 11 + ["test"] * 5)
+    options = {**QUICK, "model": "googlenet", "size": 32, "resize": 32, "normalize": False, "steps": 1, "batch_size": 6}
+    training.train(few, tmp_path, **options)
+    kinds = ("random weights", "defined on unit vectors", "a single class", "a single example")
+    assert [kind in str(warning.message) for warning, kind in zip(recwarn, kinds, strict=True)] == [True] * 4
+    assert {warning.filename for warning in recwarn} == {__file__}
+
+
 def test_a_batch_has_two_classes_however_many_examples_of_each(tmp_path):
     with pytest.warns(UserWarning, match="fewer than 100 examples, and they come more than once"):
         training.train(vectors(), tmp_path, loss="raw", per_class=100, dim=5, steps=1)

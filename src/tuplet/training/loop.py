@@ -152,7 +152,7 @@ class Loop:
             alike = mean_cosine(vectors)
             said = collapsed(alike, progress.step, self.settings)
             if said is not None and not self.warned:
-                warnings.warn(said, stacklevel=2)
+                warnings.warn(said, stacklevel=5)
                 self.warned = True
             self.events.write("evaluation", step=progress.step, **found, mean_cosine=alike)
             self.folder.save_last(state.result)

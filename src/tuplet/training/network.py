@@ -61,7 +61,7 @@ def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embed
     if name == "mlp" and data.features is not None:
         options.setdefault("features", data.features.shape[1])
     if settings.weights is None and name not in _FROM_SCRATCH:
-        warnings.warn(f"{name} starts from random weights; give weights=, a file or a known name", stacklevel=5)
+        warnings.warn(f"{name} starts from random weights; give weights=, a file or a known name", stacklevel=6)
     prepared = {"size": settings.size, "resize": settings.resize, "how": settings.fit}
     return models.create(
         name,

@@ -76,12 +76,12 @@ def warn_of_length(loss: RowLoss, normalize: bool | Literal["eval"]) -> None:
         warnings.warn(
             f"{name} gets unit vectors, whose products are too small for it to fall far; "
             "give the loss a scale such as 16, or use normalize='eval'",
-            stacklevel=2,
+            stacklevel=5,
         )
     if normalize is not True and isinstance(loss, _UNIT):
         warnings.warn(
             f"{name} is defined on unit vectors and gets vectors of any length in training; use normalize=True",
-            stacklevel=2,
+            stacklevel=5,
         )
 
 

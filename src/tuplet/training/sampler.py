@@ -132,7 +132,7 @@ def warn_of_small_classes(data: Dataset, settings: Settings) -> None:
     ):
         if named:
             listed = ", ".join(named[:10]) + (", …" if len(named) > 10 else "")
-            warnings.warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}", stacklevel=2)
+            warnings.warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}", stacklevel=6)
 
 
 def sampler_state(sampler: ClassSampler, step: int) -> dict[str, Any]:

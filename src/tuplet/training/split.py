@@ -43,7 +43,7 @@ def _warn_of_a_single_class(name: str, part: Dataset, remedy: str) -> None:
         warnings.warn(
             f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, whose Recall@K is the same "
             f"whatever is learned; give {remedy}",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
