@@ -149,6 +149,22 @@ def test_proxies(make):
         loss(X, Y, gallery=X, gallery_labels=Y)
 
 
+def test_tensors_of_two_devices():
+    """The device "meta" stands for a GPU."""
+    there, labels_there = X.to("meta"), Y.to("meta")
+    with refused(ValueError, "labels are on cpu", "vectors on meta", r"\.to"):
+        LOSS(there, Y)
+    with refused(ValueError, "gallery is on cpu", "queries on meta", r"\.to"):
+        LOSS(there, labels_there, gallery=X, gallery_labels=Y)
+    with refused(ValueError, "gallery is on cpu", "queries on meta", r"\.to"):
+        LOSS(there, labels_there, gallery=losses.MemoryBank(4, 4))
+    with refused(ValueError, "MemoryBank is on cpu", "embeddings on meta", r"\.to"):
+        losses.MemoryBank(4, 4).add(there, labels_there)
+    for make in (losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss):
+        with refused(ValueError, f"{make.__name__} is on meta", "embeddings on cpu", r"\.to"):
+            make(num_classes=3, dim=4).to("meta")(X, Y)
+
+
 @pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
 def test_no_proxies(make):
     with refused(ValueError, "num_classes=0", "dim=4", "at least 1"):

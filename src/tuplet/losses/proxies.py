@@ -8,6 +8,7 @@ from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
+from tuplet.rows.checks import check_device
 from tuplet.rows.engine import equal_labels
 
 
@@ -27,6 +28,7 @@ def _beside(view: View, proxies: Tensor, name: str) -> tuple[Tensor, Tensor]:
             f"{name} was made for dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
             "make the loss with the model's dimension"
         )
+    check_device(f"{name} is", proxies.device, "embeddings", view.queries.device)
     if view.checks_values and view.same is equal_labels:
         wrong = (view.labels < 0) | (view.labels >= proxies.shape[0])
         if wrong.any():

@@ -40,6 +40,15 @@ def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> No
             f"{name} must be as many as their vectors, got {labels.shape[0]} for {vectors.shape[0]} vectors; "
             "give one for each"
         )
+    # A comparison of the user's own may look wherever it likes.
+    if not custom:
+        check_device(f"{name} are", labels.device, "vectors", vectors.device)
+
+
+def check_device(what: str, device: torch.device, others: str, place: torch.device) -> None:
+    """Both in one place."""
+    if device != place:
+        raise ValueError(f'{what} on {device}, but the {others} on {place}; move one with .to("{place.type}")')
 
 
 def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
@@ -51,6 +60,7 @@ def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
         )
     if geo.table_dtype(queries.dtype) != geo.table_dtype(gallery.dtype):
         raise TypeError(f"gallery must be as precise as the queries' {queries.dtype}, got {gallery.dtype}; convert one")
+    check_device("gallery is", gallery.device, "queries", queries.device)
 
 
 def check_finite(vectors: Tensor, name: str) -> None:

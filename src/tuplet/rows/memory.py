@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from tuplet.rows.checks import check_labels, check_vectors
+from tuplet.rows.checks import check_device, check_labels, check_vectors
 
 
 class MemoryBank(nn.Module):
@@ -45,6 +45,7 @@ class MemoryBank(nn.Module):
                 f"MemoryBank was made for dim={dim}, got embeddings of dimension {embeddings.shape[1]}; "
                 "make it with the model's dimension"
             )
+        check_device("MemoryBank is", self.vectors.device, "embeddings", embeddings.device)
         n, keep = embeddings.shape[0], min(embeddings.shape[0], size)
         slots = (self.position + torch.arange(n - keep, n, device=self.vectors.device)) % size
         self.vectors[slots] = embeddings[n - keep :].detach().to(self.vectors.dtype)
