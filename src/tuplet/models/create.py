@@ -143,7 +143,7 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
         embedder = _assemble(config, _rebuilt(folder, config, backbone))
     embedder.to(next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32))
     if found := differences(state, embedder.state_dict()):
-        raise ValueError(f"{folder} does not fit the {config.architecture}: {found}")
+        raise ValueError(f"{folder} does not fit the {config.architecture}: {found}; give what it was saved from")
     embedder.load_state_dict(state, strict=False)
     return embedder.eval()
 

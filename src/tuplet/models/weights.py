@@ -146,7 +146,7 @@ def fill(backbone: Backbone, state: State, source: str) -> None:
     dropped = (f"{backbone.classifier}.", *backbone.ignored)
     given = {name: value for name, value in backbone.translate(state).items() if not name.startswith(dropped)}
     if found := differences(given, backbone.state_dict()):
-        raise ValueError(f"{source} does not fit {type(backbone).__name__}: {found}")
+        raise ValueError(f"{source} does not fit {type(backbone).__name__}: {found}; give weights of this network")
     backbone.load_state_dict(given, strict=False)
 
 
@@ -160,7 +160,7 @@ def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
     try:
         weight, bias = state[f"{cls.classifier}.weight"], state[f"{cls.classifier}.bias"]
     except KeyError as error:
-        raise ValueError(f"{path} holds no classifier: {error} is missing") from error
+        raise ValueError(f"{path} holds no classifier: {error} is missing; give a file with all layers") from error
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     linear.load_state_dict({"weight": weight, "bias": bias})
     return linear

@@ -52,7 +52,9 @@ class ClassSampler(Sampler[list[int]]):
         self.members = [own for own in members if len(own) >= 2]
         name = type(self).__name__
         if not self.members:
-            raise ValueError(f"{name} needs a class with two examples, and none of the {len(values)} classes has two")
+            raise ValueError(
+                f"{name} needs a class with two examples, and none of the {len(values)} classes has two; add examples"
+            )
         if self.left_out:
             named = ", ".join(map(str, self.left_out[:20])) + (", …" if len(self.left_out) > 20 else "")
             warnings.warn(f"{name} leaves out {len(self.left_out)} classes of one example: {named}", stacklevel=3)
