@@ -72,8 +72,8 @@ class SemiHard(Mining):
 
     (Schroff et al., CVPR 2015; with `RAWLoss` the Unified view's RAW+SemiHard.)
 
-    A negative that is a copy of the positive is not farther. Distances are exact there; in a loss of products the copies
-    differ by rounding, which decides.
+    A negative that is a copy of the positive is not farther: so with distances. The products of copies may differ by
+    rounding, which then decides.
 
     >>> from tuplet.losses import RAWLoss
     >>> loss = RAWLoss(mining=SemiHard())
