@@ -75,6 +75,7 @@ def test_embedding_writes_every_format_alike(place):
     with np.load(place / "v/v.npz") as archive:
         np.testing.assert_array_equal(archive["embeddings"], vectors)
         assert archive["paths"].tolist() == paths
+    assert (place / "v/v.safetensors").stat().st_mode == (place / "v/v.npy").stat().st_mode
     with safe_open(place / "v/v.safetensors", "np") as file:
         np.testing.assert_array_equal(file.get_tensor("embeddings"), vectors)
         assert file.metadata()["paths"].splitlines() == paths

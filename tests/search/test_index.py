@@ -336,6 +336,8 @@ def test_photographs(tmp_path, embedder, photographs):
     assert np.allclose(again.vectors(photographs), embedder.embed(photographs), atol=1e-6)
     small = Image.open(__import__("io").BytesIO(again.picture(photographs[0])))
     assert small.format == "WEBP"
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "i").rglob("*") if path.is_file()}
+    assert len(set(modes.values())) == 1, modes  # whoever may read one file of it may read all
     with pytest.raises(ValueError, match="cannot be read"):
         index.add([photographs[0], __file__], ids=["x", "y"])
     assert len(index) == 3

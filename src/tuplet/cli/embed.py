@@ -20,6 +20,7 @@ from tuplet.data.files import Files
 from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.models import Embedder
 from tuplet.progress import track
+from tuplet.rights import like_any_new_file
 from tuplet.search.pictures import embed as embed_pixels
 from tuplet.search.pictures import pixels
 from tuplet.training.folder import replace_file
@@ -134,6 +135,7 @@ def _npz(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
 
 def _safetensors(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
     save_file({"embeddings": vectors}, path, metadata={"paths": "\n".join(paths)})
+    like_any_new_file(path)
 
 
 def _parquet(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
