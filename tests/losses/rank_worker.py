@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from losses.cases import CASES, DIM
-from losses.test_engine import batch
+from losses.test_engine import batch, value_and_gradient
 from tuplet import losses, mining
 from tuplet.rows import Ranks
 
@@ -97,6 +97,14 @@ def main(rank, world, store):
         compare(f"npair {options}", *one_and_many(case, make, world, rank, False, gallery), failures)
     with pytest.raises(ValueError, match=f"empty in all {world} processes"):
         losses.RAWLoss()(x[:0], labels[:0], ranks=True)
+    # Of a group, the batches of its processes alone.
+    group, parts = dist.new_group(list(range(1, world))), slices(world, N)
+    if rank:
+        (start, stop), first = parts[rank], parts[1][0]
+        single = value_and_gradient(losses.RAWLoss(), x[first:], labels[first:])
+        value, gradient = value_and_gradient(losses.RAWLoss(), x[start:stop], labels[start:stop], ranks=group)
+        own = single[1][start - first : stop - first]
+        compare("group", [single[0], own.sum(0)], [value, gradient.sum(0) / (world - 1)], failures)
     # What flows back into one gather may flow into another too, and is left as it came.
     ranks, size = Ranks(), rank + 2
     sizes = ranks.sizes(size, torch.device("cpu"))
