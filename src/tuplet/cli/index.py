@@ -32,7 +32,7 @@ def index(
     """Embed photographs and store their vectors, labels and small pictures in an index.
 
     Every batch is kept for good at once: stopped or killed, the same command goes on where it was, and photographs that
-    are there already are passed over. Those that cannot be read are listed and left out.
+    are there already, by their names below PHOTOS, are passed over. Those that cannot be read are listed and left out.
 
     Examples:
       tuplet index runs/birds photos/ -o birds.index
