@@ -1,5 +1,6 @@
 """A run that is interrupted, however and whenever, ends with the weights of one that is not."""
 
+import itertools
 import random
 import signal
 import time
@@ -24,6 +25,21 @@ training.train(data, sys.argv[2], **{**options, **EVERY})
 
 class Interruption(BaseException):
     pass
+
+
+def breaking_off(at, *functions):
+    """The functions, which break off at their `at`-th call, all counted together."""
+    calls = itertools.count(1)
+
+    def counted(function):
+        def breaks_off(*arguments, **options):
+            if next(calls) == at:
+                raise Interruption
+            return function(*arguments, **options)
+
+        return breaks_off
+
+    return [counted(function) for function in functions]
 
 
 def go(case, folder, **more):
@@ -90,24 +106,22 @@ def test_a_killed_process_goes_on_bit_for_bit(case, tmp_path, uninterrupted, soa
     check_alike(tmp_path / str(run), uninterrupted(case))
 
 
+#: What breaks off, and at which of its calls.
+MOMENTS = {
+    "before the step": (loop, "set_rate", 23),
+    "in the log": (loop.Loop, "_log", 5),
+    "in the evaluation": (loop.Loop, "_evaluate", 4),
+    "in the checkpoint": (training.folder.os, "replace", 7),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("moment", ["before the step", "in the log", "in the evaluation", "in the checkpoint"])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interruption_at_any_place_goes_on_bit_for_bit(case, moment, tmp_path, uninterrupted, monkeypatch):
     """After some steps the process breaks off in the middle of each kind of work."""
-    name = {"before the step": "set_rate", "in the log": "_log", "in the evaluation": "_evaluate"}.get(moment)
-    countdown = {"set_rate": 23, "_log": 5, "_evaluate": 4, None: 7}[name]
-
-    def break_off(*arguments, **options):
-        nonlocal countdown
-        countdown -= 1
-        if countdown == 0:
-            raise Interruption
-        return original(*arguments, **options)
-
-    owner = loop if name == "set_rate" else loop.Loop if name else training.folder.os
-    original = getattr(owner, name or "replace")
+    owner, name, at = MOMENTS[moment]
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name or "replace", break_off)
+        patch.setattr(owner, name, *breaking_off(at, getattr(owner, name)))
         with pytest.raises(Interruption):
             go(case, tmp_path)
     go(case, tmp_path)
@@ -136,14 +150,8 @@ def test_more_steps_continue_a_run_whose_schedule_allows_it(tmp_path):
 def test_fewer_steps_end_a_run_that_was_killed_after_them(tmp_path, monkeypatch):
     """Before anything was measured: the step where it stands is the last one, and that is always measured."""
     rare = {"evaluate_every": 100}
-
-    def break_off(optimizer, settings, step, original=loop.set_rate):
-        if step == 7:
-            raise Interruption
-        return original(optimizer, settings, step)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "set_rate", break_off)
+        patch.setattr(loop, "set_rate", *breaking_off(8, loop.set_rate))
         with pytest.raises(Interruption):
             go("proxies", tmp_path, **rare)
     run = go("proxies", tmp_path, steps=5, **rare)
@@ -255,24 +263,14 @@ def test_a_finished_run_without_its_checkpoint_is_not_wiped_out(tmp_path):
     go("proxies", tmp_path, steps=3, resume=False)
 
 
-@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("moment", range(1, 5))
 def test_an_interruption_while_the_earlier_run_is_cleared_is_no_harm(moment, tmp_path, monkeypatch):
     first = go("proxies", tmp_path, steps=3)
-    count, remove, unlink = moment, training.folder.shutil.rmtree, training.folder.Path.unlink
-
-    def counted(original):
-        def removes(*arguments, **options):
-            nonlocal count
-            if count == 0:
-                raise Interruption
-            count -= 1
-            return original(*arguments, **options)
-
-        return removes
-
+    shutil, path = training.folder.shutil, training.folder.Path
+    rmtree, unlink = breaking_off(moment, shutil.rmtree, path.unlink)
     with monkeypatch.context() as patch:
-        patch.setattr(training.folder.shutil, "rmtree", counted(remove))
-        patch.setattr(training.folder.Path, "unlink", counted(unlink))
+        patch.setattr(shutil, "rmtree", rmtree)
+        patch.setattr(path, "unlink", unlink)
         with pytest.raises(Interruption):
             go("proxies", tmp_path, steps=3, resume=False)
     assert go("proxies", tmp_path, steps=3).metrics == first.metrics
@@ -301,24 +299,16 @@ def test_the_best_embedder_is_the_one_that_the_checkpoint_speaks_of(moment, tmp_
     """Killed around a checkpoint, and then not as good again, as may be on a GPU."""
     scores = {7: 0.3, 14: 0.9}
     monkeypatch.setattr(loop, "recalls", lambda *_: {"recall_at_1": scores[state[0]]})
-    state, count = [7], {"write_checkpoint": 5, "crown": 2, "rename": 2}[moment]
+    state, at = [7], {"write_checkpoint": 5, "crown": 2, "rename": 2}[moment]
     evaluate, owner = loop.Loop._evaluate, training.folder.os if moment == "rename" else training.folder.RunFolder
-    original = getattr(owner, moment)
 
     def at_step(self):
         state[0] = self.state.progress.step
         return evaluate(self)
 
-    def break_off(*arguments):
-        nonlocal count
-        count -= 1
-        if count == 0:
-            raise Interruption
-        return original(*arguments)
-
     monkeypatch.setattr(loop.Loop, "_evaluate", at_step)
     with monkeypatch.context() as patch:
-        patch.setattr(owner, moment, break_off)
+        patch.setattr(owner, moment, *breaking_off(at, getattr(owner, moment)))
         with pytest.raises(Interruption):
             go("proxies", tmp_path, steps=16)
     whole = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]
