@@ -6,19 +6,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training_tools import events, pictures, start, vectors, weights
+from training_tools import events, pictures, same, start, vectors, weights
 from tuplet import models, training
 from tuplet.training.trouble import mean_cosine
 
 CHILD = """
 import os, sys, torch
-from training.test_processes import CASES, UNLIKE_ONE
+from training.test_processes import CASES, RESUMED, UNLIKE_ONE
+from training_tools import dropping, vectors
 from tuplet import training
 torch.set_num_threads(1)
 for case, make in {**CASES, **UNLIKE_ONE}.items():
     data, options = make()
     run = training.train(data, f"{sys.argv[1]}/{case}", **options)
     torch.save((run.metrics["recall_at_1"], run.embedder.state_dict()), f"{sys.argv[1]}/{case} {os.environ['RANK']}.pt")
+for folder, stops in (("at once", [12]), ("in two", [5, 12])):
+    for steps in stops:
+        training.train(vectors(), f"{sys.argv[1]}/{folder}", model=dropping(), steps=steps, **RESUMED)
 """
 EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "rate": 1e-3}
 
@@ -73,6 +77,9 @@ UNLIKE_ONE = {
     ),
 }
 
+RESUMED = {k: v for k, v in EVERY.items() if k != "steps"}
+RESUMED |= {"loss": "raw", "memory": 40, "average": 0.9, "batch_size": 12, "per_class": 2, "schedule": "constant"}
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
@@ -116,6 +123,12 @@ def test_all_processes_measure_the_network_that_is_kept(two):
     (measured,) = events(two / "batchnorm", "evaluation")
     kept = load_file(two / "batchnorm" / "vectors.safetensors")["embeddings"]
     assert measured["mean_cosine"] == pytest.approx(mean_cosine(kept))
+
+
+def test_two_processes_go_on_bit_for_bit(two):
+    """Each with its own random numbers, from which it draws its dropout."""
+    for name in ("best", "last"):
+        assert same(weights(two / "at once", name), weights(two / "in two", name))
 
 
 def close(ours, theirs):
