@@ -61,22 +61,25 @@ class RunFolder:
 
     def begin(self, anew: bool, best_step: int) -> None:
         """Make ready for a run: remove an earlier one, or what a killed one had not finished."""
-        mine = (self.path / "run.json").is_file()
-        if anew and not mine:
-            for name in (*_FOLDERS, *_FILES):
-                if (self.path / name).exists():
-                    raise FileExistsError(f"{self.path / name} is there and belongs to no run; give another folder")
         if anew:
-            # First what would be gone on with or returned, and last what says whose folder it is.
-            self.remove(EVALUATION, CHECKPOINT)
-            for name in _FOLDERS:
-                shutil.rmtree(self.path / name, ignore_errors=True)
-            self.remove(*_FILES)
+            self._clear()
         elif self._candidate(best_step).exists():
             self.crown(best_step)
         self.remove(EVALUATION, VECTORS)
         for unfinished in self.path.glob("best.[0-9]*"):
             shutil.rmtree(unfinished)
+
+    def _clear(self) -> None:
+        """Remove an earlier run, and nothing that belongs to somebody else."""
+        if not (self.path / "run.json").is_file():
+            for name in (*_FOLDERS, *_FILES):
+                if (self.path / name).exists():
+                    raise FileExistsError(f"{self.path / name} is there and belongs to no run; give another folder")
+        # First what would be gone on with or returned, and last what says whose folder it is.
+        self.remove(EVALUATION, CHECKPOINT)
+        for name in _FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        self.remove(*_FILES)
 
     def remove(self, *names: str) -> None:
         """Remove files, if they are there."""
