@@ -120,6 +120,14 @@ def test_the_report_is_written_again_from_anywhere(place, tmp_path):
     path.unlink()
     assert succeeded(tuplet("report", place / "run", cwd=tmp_path)) == f"{path}\n"
     assert path.read_text() == first
+    moved = place.rename(place.with_name("moved"))
+    try:
+        assert succeeded(tuplet("report", moved / "run", cwd=tmp_path))
+        assert "data:image" not in (moved / "run/report.html").read_text()
+        assert succeeded(tuplet("report", moved / "run", moved / "photos", cwd=tmp_path))
+        assert "data:image" in (moved / "run/report.html").read_text()
+    finally:
+        moved.rename(place)
 
 
 def test_tables_and_features_are_trained_on_too(place, tmp_path):

@@ -238,6 +238,12 @@ def test_bad_tables_get_one_sentence(tmp_path, text, message):
         tuplet_data.open(path)
 
 
+def test_columns_that_no_table_has_are_named_first(tmp_path):
+    (tmp_path / "t.csv").write_text("image,label\na.png,1\n")
+    with pytest.raises(ValueError, match="columns names 'paths'; the columns are path, label"):
+        tuplet_data.open(tmp_path / "t.csv", columns={"paths": "image"})
+
+
 def test_a_damaged_parquet_table_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):
@@ -335,6 +341,10 @@ def test_what_is_not_there_gets_one_sentence(tmp_path):
         tuplet_data.open(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the name of the data is empty; give a folder, a tar"):
         tuplet_data.open("")
+    with pytest.raises(
+        TypeError, match=r"the data are a ndarray and no path; make a dataset of arrays with from_features"
+    ):
+        tuplet_data.open(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="layout is 'cub'; it must be one of cub200, cars196"):
         tuplet_data.open(tmp_path, layout="cub")
 

@@ -31,6 +31,12 @@ def test_the_data_may_be_given(folder):
     assert read(folder, data).data is data
 
 
+def test_the_data_may_be_named(folder):
+    photos = (folder.parent / "photos").rename(folder.parent / "elsewhere")
+    assert read(folder).data is None
+    assert len(read(folder, str(photos)).data) == 36
+
+
 def test_other_data_than_the_run_had_are_refused(folder, tmp_path):
     other = datasets.from_features(torch.zeros(36, 2), torch.arange(36) % 6)
     with pytest.raises(ValueError, match=r"does not hold the examples that the run in .* was tested on"):

@@ -340,6 +340,9 @@ def test_photographs(tmp_path, embedder, photographs):
     assert len(set(modes.values())) == 1, modes  # whoever may read one file of it may read all
     with pytest.raises(ValueError, match="cannot be read"):
         index.add([photographs[0], __file__], ids=["x", "y"])
+    for nameless in (Image.new("RGB", (8, 8)), Path(photographs[0]).read_bytes()):
+        with pytest.raises(TypeError, match="a photograph that is no file has no name; give ids=, one for each"):
+            index.add([nameless])
     assert len(index) == 3
 
 

@@ -46,6 +46,11 @@ def open(
     ...     open(folder)
     Dataset(2 images, 2 classes)
     """
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"the data are a {type(source).__name__} and no path; "
+            "make a dataset of arrays with from_features or from_images of tuplet.data"
+        )
     path = Path(source)
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")

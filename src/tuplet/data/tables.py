@@ -24,7 +24,7 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
     """
     rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     found = {name: (columns or {}).get(name, name) for name in COLUMNS}
-    for name in ("path", "label", *(columns or {})):
+    for name in (*(columns or {}), "path", "label"):
         if name not in found:
             raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
         if found[name] not in rows:

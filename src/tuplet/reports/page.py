@@ -22,8 +22,11 @@ _ABOUT_WEIGHTS = (
 )
 
 
-def write(folder: str | os.PathLike[str], data: Dataset | None = None) -> Path:
-    """Write `report.html` of a run folder, and give its path. `data` spares opening the dataset again."""
+def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None) -> Path:
+    """Write `report.html` of a run folder, and give its path.
+
+    `data` is the dataset, which spares opening it again, or where it lies now if it was moved.
+    """
     run = read(folder, data)
     path, text = run.folder / "report.html", page(run)
     replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))

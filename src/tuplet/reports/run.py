@@ -73,9 +73,11 @@ class Run:
         return everything[query], everything[~query]
 
 
-def read(folder: str | os.PathLike[str], data: Dataset | None = None) -> Run:
-    """Read a run folder; `data` spares opening the dataset again."""
+def read(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None) -> Run:
+    """Read a run folder; `data` spares opening the dataset again, or says where it lies now."""
     folder = Path(folder)
+    if isinstance(data, str | os.PathLike):
+        data = datasets.open(data, complete=False)
     if not folder.is_dir():
         raise FileNotFoundError(
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"

@@ -47,6 +47,8 @@ def additions(
     if not isinstance(things, Tensor | np.ndarray):
         sources = as_list(things)
         if ids is None:
+            if not all(isinstance(source, str | os.PathLike) for source in sources):
+                raise TypeError("a photograph that is no file has no name; give ids=, one for each")
             ids = [str(os.fspath(source)) for source in sources]
         ready = [prepare(source, embedder()) for source in sources]
         things, pictures = embed([r.pixels for r in ready], embedder()), [r.picture for r in ready]
