@@ -217,6 +217,10 @@ def test_layers_can_be_frozen_up_to_a_level():
     moved = {name for name, parameter in embedder.named_parameters() if parameter.grad is not None}
     parts = {name.removeprefix("backbone.").split(".")[0] for name in moved}
     assert parts == {"layer3", "layer4", "heads"}
+    # Nor do the statistics of BatchNorm move there, in an embedder of some of the levels either.
+    counts = {name: int(value) for name, value in embedder.named_buffers() if name.endswith("num_batches_tracked")}
+    assert {name.split(".")[1] for name, count in counts.items() if count} == {"layer3", "layer4"}
+    assert not embedder.eval().select("H").train().backbone.bn1.training
     network = models.create("convnet", dim=2)
     with pytest.raises(ValueError, match="convnet has no level M to freeze its layers up to; leave it out"):
         network.freeze_to("M")

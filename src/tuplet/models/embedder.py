@@ -69,6 +69,10 @@ def pool(x: Tensor, how: Pooling) -> Tensor:
     return x.amax((2, 3)) if how == "max" else x.mean((2, 3)) + x.amax((2, 3))
 
 
+def _batchnorms(network: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in network.modules() if isinstance(module, _BatchNorm))
+
+
 class Embedder(nn.Module):
     """Pictures to vectors: backbone → pooling (→ LayerNorm) → linear layer → unit length, for each level.
 
@@ -106,7 +110,7 @@ class Embedder(nn.Module):
             for name in ("mean", "std"):
                 values = torch.tensor(getattr(config.preprocessing, name)).view(1, -1, 1, 1)
                 self.register_buffer(name, values, persistent=False)
-        self.frozen_batchnorm = False
+        self.frozen_batchnorm, self.frozen_stages = False, 0
 
     @property
     def preprocessing(self) -> Preprocessing | None:
@@ -156,7 +160,7 @@ class Embedder(nn.Module):
         part.heads = nn.ModuleDict({level: self.heads[level] for level in part.config.levels})
         if self.preprocessing is not None:
             part.mean, part.std = self.mean, self.std
-        part.frozen_batchnorm = self.frozen_batchnorm
+        part.frozen_batchnorm, part.frozen_stages = self.frozen_batchnorm, self.frozen_stages
         part.training = self.training
         return part
 
@@ -185,35 +189,36 @@ class Embedder(nn.Module):
         return ((x - self.mean) / self.std).to(self.mean.dtype)
 
     def freeze_to(self, level: str) -> Self:
-        """Keep the backbone's layers up to the end of a level as they are: no gradient is formed for them."""
+        """Keep the backbone's layers up to the end of a level as they are, BatchNorm's statistics among them.
+
+        No gradient is formed for them.
+        """
         stages = self.backbone.stages()
         levels = [ends for ends, _ in stages]
         if level not in levels:
             raise ValueError(
                 f"{self.config.architecture} has no level {level} to freeze its layers up to; leave it out"
             )
-        for _, stage in stages[: levels.index(level) + 1]:
+        self.frozen_stages = levels.index(level) + 1
+        for _, stage in stages[: self.frozen_stages]:
             stage.requires_grad_(False)
-        return self
+        return self.train(self.training)
 
     def freeze_batchnorm(self, affine: bool = True) -> Self:
         """Keep BatchNorm at its running statistics through any `train()`, and with `affine` its scale and shift too."""
         self.frozen_batchnorm = True
         if affine:
-            for module in self._batchnorms():
+            for module in _batchnorms(self):
                 module.requires_grad_(False)
         return self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
         """Training or evaluation mode; frozen BatchNorm stays in evaluation."""
         super().train(mode)
-        if self.frozen_batchnorm:
-            for module in self._batchnorms():
-                module.eval()
+        frozen = [self] if self.frozen_batchnorm else [x for _, x in self.backbone.stages()[: self.frozen_stages]]
+        for module in chain.from_iterable(map(_batchnorms, frozen)):
+            module.eval()
         return self
-
-    def _batchnorms(self) -> Iterator[nn.Module]:
-        return (module for module in self.modules() if isinstance(module, _BatchNorm))
 
     def embed(
         self, images: Tensor | Picture | Iterable[Picture], *, batch_size: int | None = None, workers: int | None = None
