@@ -1,6 +1,7 @@
 """`tuplet index`, `tuplet search` and the help of `tuplet serve`, as they are typed."""
 
 import json
+import re
 import shutil
 import socket
 
@@ -105,6 +106,16 @@ def test_searching(place):
     sheet = place / "sheet.jpg"
     assert typed("search", place / "things.index", *two, "--sheet", sheet, "--top", "4").exit_code == 0
     assert Image.open(sheet).size == (12 + 5 * 172, 12 + 2 * 212)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "webp"])
+def test_a_sheet_that_is_too_wide_for_its_format(place, monkeypatch, ending):
+    monkeypatch.setattr("tuplet.cli.search.contact_sheet", lambda *_: Image.new("RGB", (70_000, 2)))
+    told = typed("search", place / "things.index", place / "photos/red/0.png", "--sheet", place / f"wide.{ending}")
+    assert told.exit_code == 1
+    assert re.search(
+        rf"wide\.{ending} cannot hold 70,000 × 2 pixels \(.*\); choose a smaller --top, or .png", told.output
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,28 @@ def test_a_server_that_is_not_there_is_named():
         search.open("http://127.0.0.1:1#things")
 
 
+def test_an_id_may_hold_anything(address):
+    names = [
+        "it's",
+        'say "x"',
+        'it\'s "odd"',
+        "back\\slash",
+        "two\nlines",
+        "' or id != '",
+        '" or id != "',
+        "ü日本",
+        "100%",
+    ]
+    index = search.create(f"{address}#names", dim=2)
+    index.add(torch.arange(20.0).view(10, 2), ["other", *names])
+    assert index.known(names) == set(names)
+    assert index.vectors(names)[:, 0].tolist() == [2.0 * place for place in range(1, 10)]
+    for left, name in zip(range(9, 0, -1), names, strict=True):
+        index.delete(name)
+        assert len(index) == left
+        assert index.known([name, "other"]) == {"other"}
+
+
 def test_refusals(address):
     index = search.create(f"{address}#refusals", dim=2)
     with pytest.raises(FileExistsError, match="already"):

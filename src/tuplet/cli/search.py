@@ -65,7 +65,14 @@ def search(
                 table(("score", "label", "id"), rows, numbers=("score",))
     if sheet is not None:
         shown = photographs[:1] if together else photographs
-        contact_sheet(things, [read_image(path) for path in shown], [hits for _, hits in answers]).save(sheet)
+        drawn = contact_sheet(things, [read_image(path) for path in shown], [hits for _, hits in answers])
+        try:
+            drawn.save(sheet)
+        except (OSError, ValueError) as error:
+            if getattr(error, "strerror", None):  # of the disk, and not of a format that knows no picture so wide
+                raise
+            size = f"{drawn.width:,} × {drawn.height:,} pixels"
+            raise ValueError(f"{sheet} cannot hold {size} ({error}); choose a smaller --top, or .png") from error
 
 
 def _conditions(where: str | None) -> dict[str, Any]:
