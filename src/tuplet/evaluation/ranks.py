@@ -5,6 +5,7 @@ the same (`tied`). Counting needs no sorted list of the gallery, only its scores
 of a tile of scores, K may be anything, and one pass serves every metric.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ TILE_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}
 TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
 # Looking for the first places alone pays where they are at most one in DEEP of the gallery, and where at most one score
 # in COSTLY has to be exact, for that takes so many times as long as one of a table.
-DEEP, COSTLY = 8.0, 64.0
+DEEP, COSTLY = 32.0, 64.0
 
 
 @dataclass
@@ -90,7 +91,7 @@ def ranked(
         block = None
         if within is not None and filtering is not None:
             depth = within if first else max(within, kin.shape[1])
-            block = _rank_within(filtering, rows, kin, gallery is None, depth)
+            block = _rank_within(filtering, rows, kin, gallery is None, first, depth)
         yield _rank(scores, rows, kin, gallery is None, first) if block is None else block
 
 
@@ -114,11 +115,9 @@ def _rank(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool) -> 
     block = scores.query_block(rows)
     valid = _positive(rows, kin, own)
     positives = valid.sum(1)
-    near, member = torch.where(valid, _kin_scores(scores, block, kin), -torch.inf), kin
+    near, member = _kin_scores(scores, block, kin), kin
     if first:
-        valid &= near >= near.amax(1, keepdim=True) - scores.doubt(rows)
-        near, place = torch.where(valid, near, -torch.inf).topk(max(1, int(valid.sum(1).max())))
-        member, valid = kin.gather(1, place), valid.gather(1, place)
+        near, member, valid = _nearest(near, kin, valid, scores.doubt(rows))
     tally = Tally(scores, rows, member, torch.where(valid, near, torch.inf))
     for start, tile in _tiles(scores, block):
         _leave_out(tile, kin - start)
@@ -126,15 +125,18 @@ def _rank(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool) -> 
     return _in_order(rows, positives, tally.ahead, tally.tied, valid)
 
 
-def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, depth: int) -> Ranked | None:
+def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool, depth: int) -> Ranked | None:
     """The same where `depth` places matter: only the negatives that may stand there are looked at closely.
 
     None where they are too many to gain by it: long lists, masses of near ties, or rounding that leaves them open.
     """
-    count, block = scores.gallery.count, scores.query_block(rows)
-    if depth * DEEP > count:
+    count, entries = scores.gallery.count, budget(TILE_ENTRIES, scores.device)
+    width = tile_shape(len(rows), count, scores.queries.dim, scores.device)[1]
+    # The second tile has half a chance to add to what the first holds, the third a third, and so on.
+    likely = len(rows) * depth * (1 + math.log(count / width))
+    if depth * DEEP > count or 2 * likely > entries:
         return None
-    doubt = scores.doubt(rows)
+    block, doubt = scores.query_block(rows), scores.doubt(rows)
     contenders = Contenders(depth, doubt)
     near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype)
     for start, tile in _tiles(scores, block):
@@ -142,14 +144,25 @@ def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, depth: in
         near = torch.where(_inside(tile, place), tile.gather(1, place.clamp(0, tile.shape[1] - 1)), near)
         _leave_out(tile, place)
         contenders.add(tile, start)
-        if contenders.kept.sum() > budget(TILE_ENTRIES, scores.device):
+        if contenders.kept.sum() > entries:
             return None
-    valid = _positive(rows, kin, own)
+    valid, member = _positive(rows, kin, own), kin
+    positives = valid.sum(1)
+    if first:
+        near, member, valid = _nearest(near, kin, valid, doubt)
     far = near.double() < contenders.bar - doubt
-    tally = Tally(scores, rows, kin, torch.where(valid & ~far, near, torch.inf))
+    tally = Tally(scores, rows, member, torch.where(valid & ~far, near, torch.inf))
     if not tally.add(*contenders.table(), patience=len(rows) * count / COSTLY):
         return None
-    return _in_order(rows, valid.sum(1), torch.where(far, count, tally.ahead), tally.tied, valid)
+    return _in_order(rows, positives, torch.where(far, count, tally.ahead), tally.tied, valid)
+
+
+def _nearest(near: Tensor, kin: Tensor, valid: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The scores and members of the positives that may be a query's nearest; beyond what is valid, padding."""
+    near = torch.where(valid, near, -torch.inf)
+    valid = valid & (near >= near.amax(1, keepdim=True) - doubt)
+    near, place = torch.where(valid, near, -torch.inf).topk(max(1, int(valid.sum(1).max())))
+    return near, kin.gather(1, place), valid.gather(1, place)
 
 
 def _tiles(scores: Scores, block: Tensor) -> Iterator[tuple[int, Tensor]]:
