@@ -222,6 +222,12 @@ def test_plain_text_where_there_is_no_terminal(place):
     assert said.stderr == ""
 
 
+def test_lines_end_where_their_words_do(place):
+    for words in (("data", "photos", "--no-check"), ("evaluate", "run")):
+        lines = succeeded(tuplet(*words, cwd=place)).splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_a_bar_on_a_terminal(place):
     """On a terminal the work shows how far it is, how fast, and how long it takes."""
     leader, follower = pty.openpty()

@@ -17,8 +17,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequen
         shown.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         shown.add_row(*map(Text, row))
-    # Elsewhere than on a terminal nothing is to be folded.
-    (Console() if terminal else Console(width=10_000)).print(shown)
+    if terminal:
+        Console().print(shown)
+        return
+    # Elsewhere nothing is to be folded, and a file needs no spaces up to the end of the longest line.
+    wide = Console(width=10_000)
+    with wide.capture() as held:
+        wide.print(shown)
+    print("\n".join(line.rstrip() for line in held.get().splitlines()))
 
 
 def percent(value: float) -> str:
