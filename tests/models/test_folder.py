@@ -63,6 +63,12 @@ def test_everything_comes_back(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["embedder.json", "model.safetensors"]
 
 
+def test_whoever_may_read_one_file_may_read_all(tmp_path):
+    small().save(tmp_path)
+    (tmp_path / "any other").touch()
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
 def test_loading_draws_no_random_numbers(tmp_path):
     small().save(tmp_path)
     torch.manual_seed(7)

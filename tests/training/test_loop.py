@@ -33,6 +33,9 @@ def test_the_folder_holds_everything_about_the_run(tmp_path):
     assert [event["step"] for event in events(tmp_path, "evaluation")] == [2, 4, 6]
     assert events(tmp_path)[-1]["event"] == "end"
 
+    modes = {path.name: path.stat().st_mode for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(set(modes.values())) == 1, modes  # whoever may read one file of it may read all
+
     saved = load_file(tmp_path / "vectors.safetensors")
     _, test = source.split()
     assert torch.equal(saved["labels"], test.labels)

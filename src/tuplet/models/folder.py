@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import tuplet
 from tuplet.models.backbone import State
+from tuplet.rights import like_any_new_file
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -46,6 +47,7 @@ def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) 
         "versions": {"tuplet": tuplet.__version__, "torch": torch.__version__},
     }
     save_file(state, folder / f"{WEIGHTS}.part")
+    like_any_new_file(folder / f"{WEIGHTS}.part")
     (folder / f"{CONFIG}.part").write_text(json.dumps(about, indent=2) + "\n")
     for name in (WEIGHTS, CONFIG):
         os.replace(folder / f"{name}.part", folder / name)

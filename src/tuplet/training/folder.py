@@ -20,6 +20,7 @@ from torch import Tensor
 from tuplet.durable import flush
 from tuplet.models import Embedder
 from tuplet.models.folder import read as read_embedder
+from tuplet.rights import like_any_new_file
 from tuplet.training.processes import Team
 
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
@@ -98,7 +99,12 @@ class RunFolder:
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write named tensors as safetensors."""
-        replace_file(self.path / name, lambda path: save_file(tensors, path))
+
+        def write(path: Path) -> None:
+            save_file(tensors, path)
+            like_any_new_file(path)
+
+        replace_file(self.path / name, write)
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint: a kill at any moment leaves the old one or the new one, whole."""
