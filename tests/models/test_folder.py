@@ -164,6 +164,12 @@ def test_folders_of_something_else_are_a_sentence(saved, tmp_path, tmp_path_fact
         models.load(folder)
 
 
+def test_the_folder_of_a_run_names_its_best_embedder(tmp_path):
+    small().save(tmp_path / "run/best")
+    with pytest.raises(FileNotFoundError, match=r"run is the folder of a run.*; load .*run/best$"):
+        models.load(tmp_path / "run")
+
+
 def test_a_users_module_comes_back_with_the_module(tmp_path):
     def module(width=6):
         layer = nn.Linear(width, width)

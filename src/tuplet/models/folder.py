@@ -56,6 +56,9 @@ def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], State]:
     """Configuration and weights of a saved embedder; a damaged or changed folder is refused. No code in it is run."""
     folder = Path(folder)
+    best = folder / "best"
+    if not (folder / CONFIG).is_file() and (best / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} is the folder of a run and no saved embedder; load {best}")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is no saved embedder: it has no {name}; give a folder that save() wrote")
