@@ -41,7 +41,7 @@ class ConvNet(Backbone):
         if (height, width) != (self.size, self.size):
             raise ValueError(
                 f"images are {height}×{width} and this convnet takes {self.size}×{self.size}; "
-                f"resize them, or create it with size="
+                "resize them, or create it with its own option 'size' (model_options in training)"
             )
         return super().forward(images, levels)
 
@@ -58,6 +58,7 @@ class MLP(Backbone):
         widths = [features, *hidden]
         if min(widths) < 1:
             raise ValueError(f"features is {features} and hidden {tuple(hidden)}; every width must be positive")
+        self.features = features
         layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
         self.layers = nn.Sequential(*layers)
         self.channels = {"H": widths[-1]}
@@ -65,3 +66,12 @@ class MLP(Backbone):
     def stages(self) -> list[tuple[str, nn.Module]]:
         """One stage, one level."""
         return [("H", self.layers)]
+
+    def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
+        """What the last layer gives. Vectors of another length are refused."""
+        if images.ndim != 2 or images.shape[1] != self.features:
+            raise ValueError(
+                f"vectors have shape {tuple(images.shape)} and this mlp takes (N, {self.features}); give such vectors, "
+                "or create it with another number of features"
+            )
+        return super().forward(images, levels)
