@@ -205,6 +205,15 @@ def test_a_name_nobody_has_is_a_sentence():
         models.create("resnet5O")
 
 
+@pytest.mark.parametrize("weights", [None, "pretrained"])
+def test_a_name_that_is_nearly_right_gets_the_right_one(weights):
+    with pytest.raises((ValueError, ImportError), match="did you mean 'convnet'"):
+        models.create("convnt", weights=weights)
+    with pytest.raises((ValueError, ImportError)) as error:
+        models.create("timm/convnt", weights=weights)
+    assert "did you mean" not in str(error.value)
+
+
 def test_options_of_another_backbone_are_named():
     with pytest.raises(TypeError, match=r"resnet50 takes the options .*strides.*'depth'"):
         models.create("resnet50", depth=50)

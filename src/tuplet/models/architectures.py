@@ -1,5 +1,6 @@
 """The backbones by name."""
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +30,7 @@ def build(name: str, options: Mapping[str, Any]) -> Backbone:
     {'H': 4}
     """
     if name not in ARCHITECTURES:
-        return TimmModel(name.removeprefix("timm/"), options)
+        return timms(name, options)
     try:
         inspect.signature(ARCHITECTURES[name]).bind(**options)
     except TypeError as error:
@@ -37,3 +38,9 @@ def build(name: str, options: Mapping[str, Any]) -> Backbone:
     backbone = ARCHITECTURES[name](**options)
     initialise(backbone)
     return backbone
+
+
+def timms(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:
+    """A model of timm's; a name that it cannot make brings the nearest one that is built in to mind."""
+    close = difflib.get_close_matches(name, ARCHITECTURES, 1) if not name.startswith("timm/") else []
+    return TimmModel(name.removeprefix("timm/"), options, pretrained, built_in=close[0] if close else None)

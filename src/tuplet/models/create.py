@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tuplet.models import folder as storage
-from tuplet.models.architectures import ARCHITECTURES, build
+from tuplet.models.architectures import ARCHITECTURES, build, timms
 from tuplet.models.backbone import Backbone
 from tuplet.models.embedder import Config, Embedder, Normalize, Pooling
-from tuplet.models.foreign import OwnModule, TimmModel, own_module
+from tuplet.models.foreign import OwnModule, own_module
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.weights import differences, fill, find, read
 
@@ -101,7 +101,7 @@ def _named(
         backbone = build(name, options)
         return backbone, backbone.usual
     if weights == "pretrained" and name not in ARCHITECTURES:
-        backbone = TimmModel(name.removeprefix("timm/"), options, pretrained=True)
+        backbone = timms(name, options, pretrained=True)
         return backbone, backbone.usual
     path, known = find(weights, name)
     for option, value in (known.options if known else {}).items():

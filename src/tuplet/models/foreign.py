@@ -57,17 +57,21 @@ def own_module(module: nn.Module, example: Tensor) -> OwnModule:
 class TimmModel(Backbone):
     """A model of timm. H is the map its classifier would pool, L and M are the two stages before its last.
 
-    A transformer's tokens have no map: H is then the vector that timm itself would classify.
+    A transformer's tokens have no map: H is then the vector that timm itself would classify. `built_in` is a name
+    that may have been meant, where timm has no such model or is not here.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], pretrained: bool = False) -> None:
+    def __init__(
+        self, name: str, options: Mapping[str, Any], pretrained: bool = False, built_in: str | None = None
+    ) -> None:
         super().__init__()
         if hidden := [option for option in options if option.startswith(("pretrained", "checkpoint", "cache"))]:
             raise ValueError(f"the option {hidden[0]!r} would bring weights into {name} unseen; give them as weights=")
-        timm = need("timm", extra="timm", purpose=f"the backbone {name!r}, which is not built in,")
+        meant = f" (did you mean {built_in!r}?)" if built_in else ""
+        timm = need("timm", extra="timm", purpose=f"the backbone {name!r}, which is not built in{meant},")
         if not timm.is_model(name):
             raise ValueError(
-                f"no backbone is called {name!r}, here or in timm {timm.__version__}; see timm.list_models()"
+                f"no backbone is called {name!r}{meant}, here or in timm {timm.__version__}; see timm.list_models()"
             )
         self.model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
         info = dict(self.model.pretrained_cfg)
