@@ -1,6 +1,7 @@
 """Heads, levels, normalising, freezing and embedding, against literal versions where there is something to compute."""
 
 import math
+import re
 import threading
 from functools import partial
 from unittest.mock import patch
@@ -343,6 +344,21 @@ def test_pictures_may_come_from_a_generator_and_arrays_are_named():
     assert torch.equal(embedder.embed(picture for picture in pictures), embedder.embed(pictures))
     with pytest.raises(TypeError, match="not a ndarray"):
         embedder.embed(np.zeros((2, 16, 16, 3), np.uint8))
+
+
+@pytest.mark.parametrize("given", [np.zeros((3, 8)), "a.jpg"], ids=lambda given: type(given).__name__)
+def test_a_model_of_vectors_asks_for_a_tensor(given):
+    embedder = models.create("mlp", features=8, dim=2)
+    kind = type(given).__name__
+    with pytest.raises(TypeError, match=rf"takes a tensor, not {kind}; give one, such as torch\.as_tensor\("):
+        embedder.embed(given)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (8,), (2, 3, 8)])
+def test_vectors_of_another_length_are_a_sentence(shape):
+    embedder = models.create("mlp", features=8, dim=2)
+    with pytest.raises(ValueError, match=re.escape(f"vectors have shape {shape} and this mlp takes (N, 8); give")):
+        embedder.embed(torch.randn(shape))
 
 
 def test_pictures_in_unit_range_are_refused():

@@ -234,15 +234,16 @@ class Embedder(nn.Module):
             batch_size = 8 if self.device.type == "cpu" else 128
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be positive")
-        if isinstance(images, str | os.PathLike | bytes | Image.Image):
-            images = [images]
         if isinstance(images, Tensor):
             self._check_range(images)
             parts: Iterator[Tensor] = iter(images.split(batch_size))
         elif self.preprocessing is None:
-            raise TypeError("this embedder has no preprocessing and so takes a tensor; create it with preprocessing=")
+            raise TypeError(
+                f"this embedder has no preprocessing and so takes a tensor, not {type(images).__name__}; give one, "
+                "such as torch.as_tensor(vectors, dtype=torch.float32), or for pictures create it with preprocessing="
+            )
         else:
-            images = list(images)
+            images = [images] if isinstance(images, str | os.PathLike | bytes | Image.Image) else list(images)
             parts = batches(images, self.preprocessing.image, batch_size, workers)
         result = torch.empty(len(images), self.width)
         device, start = self.device, 0
