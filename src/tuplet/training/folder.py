@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.s
 _FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
 _FOLDERS = ("best", "last", "tensorboard")
 #: Why a place cannot be written however much room there is.
-_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class RunFolder:
@@ -163,9 +164,16 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        elsewhere = isinstance(error, OSError) and error.errno in _NEVER_HERE
-        remedy = "give another folder" if elsewhere else "make room, then call again to go on"
+        remedy = "give another folder" if _number(error) in _NEVER_HERE else "make room, then call again"
         raise OSError(f"{path} could not be written ({_first_line(error)}); {remedy}") from error
+
+
+def _number(error: OSError | SafetensorError) -> int | None:
+    """Which error of the system it is; safetensors says so in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    told = re.search(r"os error (\d+)", str(error))
+    return int(told[1]) if told else None
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
