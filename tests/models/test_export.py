@@ -1,6 +1,7 @@
 """ONNX files, run by onnxruntime beside torch."""
 
 import json
+from unittest.mock import patch
 
 import onnxruntime
 import pytest
@@ -33,6 +34,17 @@ def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options):
     about = json.loads(session.get_modelmeta().custom_metadata_map["tuplet"])
     assert about["fingerprint"] == embedder.fingerprint()
     assert about["config"]["preprocessing"]["size"] == size
+
+
+def test_a_missing_folder_is_made_and_one_in_the_files_place_is_refused_at_once(tmp_path):
+    embedder = models.create("mlp", features=4, dim=2)
+    models.export_onnx(embedder, tmp_path / "new/folder/embedder.onnx", example=torch.zeros(2, 4))
+    assert (tmp_path / "new/folder/embedder.onnx").is_file()
+    with (
+        patch("torch.onnx.export", side_effect=AssertionError("began")),
+        pytest.raises(IsADirectoryError, match=r"new is a folder; give a file in it, such as .*new/embedder\.onnx$"),
+    ):
+        models.export_onnx(embedder, tmp_path / "new", example=torch.zeros(2, 4))
 
 
 def test_vectors_need_an_example(tmp_path):

@@ -12,7 +12,7 @@ from tuplet.models.embedder import Embedder
 
 
 def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch.Tensor | None = None) -> None:
-    """Write one .onnx file: input `images`, output `embeddings`, any batch size.
+    """Write one .onnx file, its folder too where that is missing: input `images`, output `embeddings`, any batch size.
 
     The input is uint8 RGB (N, 3, size, size), since mean and deviation are inside; an embedder without preprocessing
     needs `example`, an input of its own kind. The file's metadata holds the preprocessing and the fingerprint.
@@ -24,6 +24,11 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
             raise ValueError("this embedder has no preprocessing to know its input by; give example=")
         size = embedder.preprocessing.size
         example = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    # Before the export, which takes long.
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file in it, such as {path / 'embedder.onnx'}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     network = copy.deepcopy(embedder).cpu().eval()
     program = torch.onnx.export(
         network,
@@ -38,4 +43,4 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
     program.model.metadata_props["tuplet"] = json.dumps(
         {"config": embedder.config.stored(), "fingerprint": embedder.fingerprint()}
     )
-    program.save(Path(path), external_data=False)
+    program.save(path, external_data=False)
