@@ -73,3 +73,8 @@ def test_list_metrics_resample_the_queries_that_have_a_positive():
 def test_nothing_to_measure_gets_one_sentence():
     with pytest.raises(ValueError, match="none of the 3 queries shares its label"):
         ev.evaluate(torch.eye(3), [0, 1, 2], runs=0)
+
+
+def test_a_gallery_of_other_classes_gets_a_sentence_that_fits_it():
+    with pytest.raises(ValueError, match=r"a member of the gallery other than itself; .* a gallery of their classes"):
+        ev.evaluate(torch.eye(3), [0, 1, 2], gallery=torch.eye(3), gallery_labels=[3, 4, 5], runs=0)

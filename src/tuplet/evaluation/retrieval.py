@@ -222,7 +222,7 @@ def mean_where_defined(values: Tensor, positives: Tensor, name: str) -> float:
     if not bool((positives > 0).any()):
         raise ValueError(
             f"{name} needs a query with a positive, but none of the {len(positives)} queries shares its label with "
-            "another member of the gallery; give classes of two or more"
+            "a member of the gallery other than itself; give classes of two or more, or a gallery of their classes"
         )
     return values[positives > 0].mean().item()
 
