@@ -120,6 +120,7 @@ def place(tmp_path_factory):
         (("embed", "run", "photos", "--out", "list.csv/v.npz"), "list.csv: File exists, and it is no folder; choose"),
         (("embed", "run", "photos", "--out", "/proc/v.npz"), "; give another folder"),
         (("embed", "run", "photos", "--out", "/proc/v.safetensors"), "; give another folder"),
+        (("embed", "run", "broken", "--out", "/proc/v.npz"), "/proc/v.npz could not be written"),
         (("embed", "run", "odd", "--out", "v.npz"), r"the name of 'odd/\udcff.png' is no UTF-8 text"),
         (("embed", "run", "lines", "--out", "v.npz"), r"the name of 'lines/a\nb.png' has a line break"),
         (("evaluate", "my run/best"), "name them: tuplet evaluate 'my run/best' DATA"),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,12 +19,12 @@ from tuplet.data.batches import ahead
 from tuplet.data.decode import read_image
 from tuplet.data.files import Files
 from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.durable import replace_file, writing
 from tuplet.models import Embedder
 from tuplet.progress import track
 from tuplet.rights import like_any_new_file
 from tuplet.search.pictures import embed as embed_pixels
 from tuplet.search.pictures import pixels
-from tuplet.training.folder import replace_file
 
 #: Pictures that are embedded together.
 _TOGETHER = 128
@@ -55,6 +56,9 @@ def embed(
     embedder = picture_embedder_of(model, device)
     paths = [_as_text(path) for given in pictures for path in _pictures(given)]
     out.parent.mkdir(parents=True, exist_ok=True)
+    # Better to hear now than after the last picture that nothing can be written there.
+    with writing(out):
+        TemporaryFile(dir=out.parent).close()
     vectors, kept = _vectors(embedder, paths, unreadable == "skip")
     skipped, paths = len(paths) - len(kept), kept
     replace_file(out, lambda aside: FORMATS[out.suffix](aside, vectors, paths))

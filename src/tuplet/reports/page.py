@@ -6,13 +6,13 @@ from html import escape
 from pathlib import Path
 
 from tuplet.data import Dataset
+from tuplet.durable import replace_file
 from tuplet.reports import curves, sections
 from tuplet.reports.findings import confusions, search, similarities
 from tuplet.reports.map import draw
 from tuplet.reports.panels import confusion_panels, query_panels
 from tuplet.reports.run import Run, read
 from tuplet.reports.weighing import Weighing, weighing
-from tuplet.training.folder import replace_file
 
 _NO_CURVE = "There is no curve: fewer than two steps were logged; train with a smaller log_every or evaluate_every."
 _ABOUT_TYPICAL = "Those nearest to the median of MAP@R, one of each class: what to expect of the run."

@@ -17,7 +17,6 @@ from tuplet.durable import flush
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder, load
-from tuplet.rights import like_any_new_file
 from tuplet.search import approximate, files
 from tuplet.search.approximate import Approximate
 from tuplet.search.exact import FEW
@@ -87,7 +86,6 @@ class Index:
             if embedder is not None:
                 embedder.save(folder / MODEL)
                 for path in (folder / MODEL).iterdir():
-                    like_any_new_file(path)
                     flush(path)
                 flush(folder / MODEL)
             model = None if embedder is None else embedder.fingerprint()

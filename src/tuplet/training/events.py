@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tuplet.training.folder import writing
+from tuplet.durable import writing
 
 
 class Events:

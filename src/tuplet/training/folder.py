@@ -1,24 +1,21 @@
 """The folder of a run: every file in it is written whole or not at all."""
 
-import errno
 import fcntl
 import io
 import json
 import os
 import pickle
-import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tuplet.durable import flush
+from tuplet.durable import first_line, flush, replace_file, writing
 from tuplet.models import Embedder
 from tuplet.models.folder import read as read_embedder
 from tuplet.rights import like_any_new_file
@@ -27,8 +24,6 @@ from tuplet.training.processes import Team
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
 _FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
 _FOLDERS = ("best", "last", "tensorboard")
-#: Why a place cannot be written however much room there is.
-_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class RunFolder:
@@ -125,7 +120,7 @@ class RunFolder:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, OSError, KeyError, ValueError, pickle.UnpicklingError) as error:
-            reason = _first_line(error)
+            reason = first_line(error)
             raise ValueError(f"{path} is damaged ({reason}); train with resume=False to begin again") from error
 
     def save_last(self, embedder: Embedder) -> None:
@@ -156,46 +151,3 @@ class RunFolder:
         if team.leads:
             embedder.load_state_dict(read_embedder(self.path / name)[1])
         team.align(embedder)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say of an error inside, in one sentence, which file could not be written, why, and what helps."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        remedy = "give another folder" if _number(error) in _NEVER_HERE else "make room, then call again"
-        raise OSError(f"{path} could not be written ({_first_line(error)}); {remedy}") from error
-
-
-def _number(error: OSError | SafetensorError) -> int | None:
-    """Which error of the system it is; safetensors says so in its text alone."""
-    if isinstance(error, OSError):
-        return error.errno
-    told = re.search(r"os error (\d+)", str(error))
-    return int(told[1]) if told else None
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` write a file under another name, wait until it is on the disk, and then give it its own.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "a.txt")
-    >>> replace_file(path, lambda aside: aside.write_text("whole or not at all"))
-    >>> path.read_text()
-    'whole or not at all'
-    """
-    aside = path.with_name(f"{path.name}.part")
-    try:
-        with writing(path):
-            write(aside)
-            # Some file systems find out that they are full only when they are asked to finish.
-            flush(aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    flush(path.parent)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
