@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from losses.batches import batch, value_and_gradient
 from losses.cases import CASES, DIM
-from losses.test_engine import batch, value_and_gradient
 from tuplet import losses, mining
 from tuplet.rows import Ranks
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from losses.batches import batch
 from losses.cases import BY_NAME, CASES
-from losses.test_engine import batch
 from tuplet import losses
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from losses.batches import batch, value_and_gradient
 from losses.cases import BY_NAME, CASES
-from losses.test_engine import batch, value_and_gradient
 from tuplet import losses
 from tuplet.rows import engine, replay, view
 

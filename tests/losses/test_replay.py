@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from losses.batches import batch, value_and_gradient
 from losses.cases import BY_NAME
-from losses.test_engine import batch, value_and_gradient
 from tuplet import losses
 from tuplet.losses import base
 from tuplet.rows import checks, replay

@@ -5,8 +5,8 @@ import warnings
 
 import torch
 
+from losses.batches import batch, value_and_gradient
 from losses.cases import BY_NAME
-from losses.test_engine import batch, value_and_gradient
 from tuplet.rows import engine
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from losses.batches import value_and_gradient
 from losses.cases import BY_NAME, DIM
-from losses.test_engine import value_and_gradient
 from tuplet import losses, mining
 from tuplet.rows import fused, masked_logsumexp, masked_max, masked_mean, masked_sum
 from tuplet.rows.fused.settings import HiddenStateError, settings

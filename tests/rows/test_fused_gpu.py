@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from losses.test_engine import value_and_gradient
+from losses.batches import value_and_gradient
 from tuplet import losses, mining
 from tuplet.rows import engine, fused, replay
 
