@@ -45,11 +45,15 @@ Change: TypeAlias = Mapping[str, Any]
 
 
 class Ladder(NamedTuple):
-    """An option whose values are climbed rung by rung, first in the direction `first`, +1 or -1."""
+    """An option whose values are climbed rung by rung, first in the direction `first`, +1 or -1.
+
+    Where the first step fails the other direction is tried, unless there is `one_way`.
+    """
 
     name: str
     values: tuple[float, ...]
     first: int
+    one_way: bool = False
 
 
 Coordinate: TypeAlias = tuple[Change, ...] | Ladder
@@ -119,15 +123,23 @@ SHARED: dict[str, tuple[Coordinate, ...]] = {
 #: What each family chooses for itself, from what is shared on; `unit` has chosen that. Angular loss is derived for unit
 #: vectors and was trained on free ones: both are tried.
 FAMILIES: dict[str, tuple[Coordinate, ...]] = {
-    "rank": (_GENTLE, _HEADS, _DOWN),
+    "rank": (_NORMS, _GENTLE, _HEADS, _DOWN),
     "angular": (({"normalize": True},), _NORMS, _GENTLE, _HEADS, _UP),
     "free": (_NORMS, _GENTLE, _HEADS, _UP),
     "proxy": (_HEADS, _UP, ({"rate": 5e-5, "head_steps": 100},)),
 }
-#: What a family chooses once more in a long run, for which the rate of a short one may be too fast.
-AT_LENGTH: tuple[Coordinate, ...] = (_DOWN,)
+#: What a family chooses once more in a long run, for which the rate of a short one may be too fast, never too slow.
+AT_LENGTH: tuple[Coordinate, ...] = (_DOWN._replace(one_way=True),)
+#: How much of a photograph the test sees: less the larger it is made before its crop. No training depends on it, so it
+#: is chosen apart, for all.
+VIEWS: dict[str, tuple[Coordinate, ...]] = {
+    "cub200": (({"resize": 320},),),
+    "cars196": (({"resize": 224}, {"resize": 240}, {"resize": 272}),),
+    "glyphs": (({"resize": 28},),),
+}
 _TEST_LARGER = {"size": 288, "resize": 320, "augment.size": 224}
 _ALL_LARGER = {"size": 384, "resize": 416, "augment.size": 288}
+_LARGEST = {"size": 448, "resize": 480, "augment.size": 352}
 _TWO_LEVELS = {"levels": "MH"}
 
 
@@ -136,21 +148,24 @@ class Best(NamedTuple):
 
     `methods`, each with the options of its family, and with each of `changes`: a grid, since they matter to each other.
     Then what comes `after`, one coordinate after another. A change is of the pixels that are tested with, alone or with
-    those that are trained with, and of the levels that are embedded.
+    those that are trained with, and of the levels that are embedded. Of the grid the best `finalists` run with two more
+    seeds, and their means decide.
     """
 
     methods: tuple[str, ...]
     changes: tuple[Change, ...]
     after: tuple[Coordinate, ...] = ()
+    finalists: int = 1
 
 
 BEST = {
     "cub200": Best(
         ("proxy_anchor", "nra"),
-        (_TEST_LARGER, _ALL_LARGER, {**_TEST_LARGER, **_TWO_LEVELS}, {**_ALL_LARGER, **_TWO_LEVELS}),
+        (_ALL_LARGER, {**_ALL_LARGER, **_TWO_LEVELS}, _LARGEST, {**_LARGEST, **_TWO_LEVELS}),
+        finalists=3,
     ),
     "cars196": Best(("raw_vthm", "proxy_anchor"), ({}, _TEST_LARGER), ((_TWO_LEVELS,),)),
-    "glyphs": Best(("proxy_anchor",), ({},)),
+    "glyphs": Best(("proxy_anchor", "nra"), ({},), finalists=2),
 }
 
 
@@ -185,7 +200,7 @@ def _on_the_ladder(
 ) -> tuple[dict[str, Any], Score]:
     """Up or down for as long as each rung beats the one before; the other way only where the first step fails."""
     start = chosen
-    for way in (ladder.first, -ladder.first):
+    for way in (ladder.first,) if ladder.one_way else (ladder.first, -ladder.first):
         rung = ladder.values.index(chosen[ladder.name]) + way
         while 0 <= rung < len(ladder.values):
             options = {**chosen, ladder.name: ladder.values[rung]}
@@ -196,6 +211,28 @@ def _on_the_ladder(
         if chosen is not start:
             break
     return chosen, best
+
+
+def final(
+    finalists: Sequence[Change], seeds: Sequence[int], score: Callable[[Sequence[Change]], list[Score]]
+) -> Change:
+    """The best of some by the mean over seeds, by the rule; those before cost less. The seed of a trial is the first.
+
+    >>> score = lambda tried: [Score(0.1 * o["x"] + 0.3 * (o["x"] == 1) * o.get("seed", 0), 0.0) for o in tried]
+    >>> final([{"x": 0}, {"x": 1}, {"x": 2}], (0, 1, 2), score)
+    {'x': 1}
+    """
+    others = seeds[1:] if len(finalists) > 1 else ()
+    scores = score([*finalists, *({**each, "seed": seed} for each in finalists for seed in others)])
+    best: tuple[Change, Score] | None = None
+    for number, finalist in enumerate(finalists):
+        first = len(finalists) + number * len(others)
+        measured = [scores[number], *scores[first : first + len(others)]]
+        mean = Score(*(sum(values) / len(values) for values in zip(*measured, strict=True)))
+        if best is None or mean.beats(best[1]):
+            best = finalist, mean
+    assert best is not None
+    return best[0]
 
 
 def nested(options: Change) -> dict[str, Any]:

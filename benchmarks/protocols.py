@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ def trial(dataset: str, method: str, change: Change) -> Job:
     """A run on the training classes alone: two thirds of them train, the others measure."""
     bench = BENCHES[dataset]
     options = {**bench.options, **METHODS[method].options, "steps": bench.short}
-    options = _at_the_end({**options, **choosing.nested(change), **choosing.VALIDATION})
+    options = _at_the_end({**options, **choosing.VALIDATION, **choosing.nested(change)})
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
     facts = {"change": dict(change), "about": " ".join(f"{k}={v}" for k, v in change.items())}
     return Job(f"search_{dataset}_{method}_{digest}", "search", dataset, method, options, facts)
@@ -59,8 +60,22 @@ class Search:
 
     def climb(self, method: str, start: Change, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
         """The best options so far, by the rule of benchmarks/choosing.py; `method` is one of them where it varies."""
-        try:
+        with self._as_time_goes():
             yield from choosing.climb(start, coordinates, partial(self._scores, method))
+
+    def final(self, method: str, candidates: Sequence[Change], count: int) -> dict[str, Any] | None:
+        """The one of the `count` best that is best by the mean over seeds; None where time runs out."""
+        with self._as_time_goes():
+            scores = self._scores(method, candidates)
+            places = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:count]
+            finalists = [candidates[place] for place in sorted(places)]
+            return dict(choosing.final(finalists, SEEDS, partial(self._scores, method)))
+        return None
+
+    @contextmanager
+    def _as_time_goes(self) -> Iterator[None]:
+        try:
+            yield
         except OutOfTimeError as error:
             self.complete = False
             print(f"the search on {self.dataset} stopped: {error}")
@@ -96,6 +111,9 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
     if looking.complete:
         for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
             shared = best
+    seen: dict[str, Any] = {}
+    for best in looking.climb(FAMILIES["unit"], shared, choosing.VIEWS[dataset]) if looking.complete else ():
+        seen = best
     own: dict[str, dict[str, Any]] = {}
     families = tuple(families)
     # Processes that share the work begin with different ones.
@@ -103,7 +121,7 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
     for family in (*families[turn:], *families[:turn]) if looking.complete else ():
         own[family] = _own(looking, family, shared, short)
     own = {family: own[family] for family in families if family in own}
-    return looking.keep("chosen", shared=shared, own=own)
+    return looking.keep("chosen", shared={**shared, **seen}, own=own)
 
 
 def _own(looking: Search, family: str, shared: Change, short: int) -> dict[str, Any]:
@@ -124,9 +142,10 @@ def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
     own = {method: choice["own"].get(METHODS[method].family, {}) for method in about.methods}
     # A method has its family's options and no other's.
     usual = {name: choice["shared"].get(name, USUAL[name]) for options in own.values() for name in options}
-    grid = tuple({"method": name, **usual, **own[name], **change} for name in about.methods for change in about.changes)
     best = {"method": FAMILIES["unit"], **choice["shared"]}
-    for better in looking.climb(FAMILIES["unit"], best, (grid, *about.after)):
+    grid = [{**best, "method": name, **usual, **own[name], **change} for name in own for change in about.changes]
+    best = looking.final(FAMILIES["unit"], [best, *grid], about.finalists) or best
+    for better in looking.climb(FAMILIES["unit"], best, about.after) if looking.complete else ():
         best = better
     return looking.keep("best", shared=best)
 
