@@ -189,6 +189,25 @@ def test_coverage_holds_where_half_the_classes_are_three_times_as_large(make, ba
     assert coverage(make(labels_of([10] * small + [30] * (20 - small)))) >= 0.8
 
 
+@pytest.mark.parametrize(
+    ("make", "sizes", "most"),
+    [
+        # A class smaller than `per_class` is used up by one turn: it must not stay in the rounds for what it repeats.
+        (lambda labels, seed: sampling.ClassBalancedSampler(labels, 2, 5, seed), [9, 9, 3, 9, 9, 3], 34),
+        # A class whose last turn waits while the next round begins is not given another turn in it.
+        (lambda labels, seed: hard(labels, 7, seed=seed), [6] * 8 + [2] * 2, 42),
+        (lambda labels, seed: hard(labels, 4, seed=seed), [36] * 6 + [12] * 7, 296),
+        # A class that all others together barely match must be in every triplet.
+        (lambda labels, seed: sampling.TripletSampler(labels, 3, seed), [6, 6, 18], 27),
+        (lambda labels, seed: sampling.TripletSampler(labels, 2, seed), [11, 33, 11], 54),
+    ],
+    ids=["balanced", "hard", "hard with large classes", "triplet", "triplet of an odd class"],
+)
+def test_an_epoch_of_few_classes_touches_as_many_examples_as_its_batches_can_hold(make, sizes, most):
+    labels = labels_of(sizes)
+    assert [len({i for batch in make(labels, seed) for i in batch}) for seed in range(20)] == [most] * 20
+
+
 def coverage(sampler):
     touched = {index for batch in sampler for index in batch}
     return len(touched) / sum(len(own) for own in sampler.members)

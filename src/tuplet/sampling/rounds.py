@@ -60,9 +60,19 @@ class Rounds:
         free[list(busy)] = False
         if not free.any():
             raise ValueError(f"all {len(free)} classes are taken already; ask for a smaller batch")
-        tiers = (self._unused >= self._enough, self._unused > 0, np.ones_like(free))
+        unseen = self._unseen()
+        tiers = (unseen >= self._enough, unseen > 0, np.ones_like(free))
         eligible = next(tier for tier in tiers if (tier & free).any())
         self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
+
+    def _unseen(self) -> np.ndarray:
+        """How many examples of each class neither were drawn since everything last started again nor have a turn.
+
+        What is left of a class's present order does not tell: a class that was used up begins another one at once.
+        """
+        starts = 1 + (self._taken // self._sizes).min()
+        queued = np.bincount(self.queue, minlength=len(self.members))
+        return starts * self._sizes - self._taken - queued * self._enough
 
     def take(self, c: int, count: int, avoid: Collection[int] = ()) -> list[int]:
         """The next `count` examples of class `c`.

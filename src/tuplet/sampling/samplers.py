@@ -124,12 +124,14 @@ class TripletSampler(ClassSampler):
             )
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
-        rounds = Rounds(self.members, 2, len(self), rng)
+        # A triplet is to these rounds what a batch is to others': it has room for one turn of a class.
+        rounds = Rounds(self.members, 2, len(self) * self.triplets, rng)
         while True:
             free = self._sizes.copy()  # the examples of each class that are not in the batch
             batch: list[Group] = []
             for missing in reversed(range(self.triplets)):
                 used = [index for group in batch for index in group]
+                rounds.start_batch(1)
                 c, n = self._classes(rounds, free, missing)
                 batch.append(rounds.take(c, 2, avoid=used) + rounds.take(n, 1, avoid=used))
                 free[c] -= 2
