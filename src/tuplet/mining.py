@@ -113,7 +113,7 @@ class DistanceWeighted(Mining):
         if not 0 < cutoff < 2 or not 0 < far <= 2:
             raise ValueError(
                 f"cutoff and far are distances on the unit sphere, got cutoff={cutoff} and far={far}; "
-                "give numbers above 0 and at most 2"
+                "give numbers above 0, cutoff below 2 and far at most 2"
             )
         self.cutoff, self.far, self.seed = cutoff, far, seed
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))

@@ -1,7 +1,7 @@
 """Every loss beside its oracle: the one table that all the tests of losses run over."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -27,7 +27,6 @@ class Case:
     gallery: bool = True
     picks: bool = False
     """Picks single members of a row: among copies of a vector, which one is moved is open."""
-    extras: dict = field(default_factory=dict)
 
     def __str__(self):
         return self.name

@@ -104,6 +104,8 @@ def test_mining():
         losses.TripletLoss(mining="semihard")
     with refused(ValueError, "cutoff=0", "above 0"):
         mining.DistanceWeighted(cutoff=0)
+    with refused(ValueError, "cutoff=2", "cutoff below 2"):
+        mining.DistanceWeighted(cutoff=2)
 
 
 def test_options():
@@ -124,6 +126,8 @@ def test_options():
 def test_batches_of_the_wrong_make():
     with refused(ValueError, "class 1 has 4", "NPairSampler"):
         losses.NPairLoss()(X, torch.tensor([0, 0, 1, 1, 1, 1]))
+    with refused(ValueError, "class 0.5 has 4", "NPairSampler"):
+        losses.NPairLoss()(X, torch.tensor([0.2, 0.2, 0.5, 0.5, 0.5, 0.5]), same=lambda a, b: a[:, None] == b)
     with refused(ValueError, "exactly two", r"\(5,\)"):
         losses.NPairLoss()(X[:5], Y[:5])
     with refused(ValueError, "one positive for each query", "label 1 has 2", "NPairAllLoss"):

@@ -146,3 +146,13 @@ class TestPrecision:
             torch.testing.assert_close(value.item(), z + log1p(exp(-z)), rtol=1e-15, atol=0)
             (gradient,) = torch.autograd.grad(value, x)
             torch.testing.assert_close(gradient[0, 0].item(), z / (1 + exp(-z)), rtol=1e-15, atol=0)
+
+    def test_classes_are_counted_whatever_the_default_type(self):
+        """Bf16 holds no whole number between 1,000 and 1,004."""
+        loss, x, labels = losses.ProxyAnchorLoss(1001, 4), torch.eye(4).repeat(251, 1)[:1001], torch.arange(1001)
+        expected = loss(x, labels)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            assert loss(x, labels) == expected
+        finally:
+            torch.set_default_dtype(torch.float32)

@@ -122,8 +122,10 @@ class RowLoss(nn.Module):
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
         [[0.0, -0.5], [-0.5, 0.0]]
         """
-        view = look(self, embeddings, labels, gallery, gallery_labels, same=same)
-        return table_weights(self, self.arrange(view))
+        # They are a derivative, also where somebody who only looks has turned gradients off.
+        with torch.inference_mode(False), torch.enable_grad():
+            view = look(self, embeddings, labels, gallery, gallery_labels, same=same)
+            return table_weights(self, self.arrange(view))
 
 
 _TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
@@ -149,8 +151,8 @@ def evaluate(loss: RowLoss, view: View) -> Tensor:
 
 def table_weights(loss: RowLoss, view: View) -> Tensor:
     """The derivative of the loss by the whole table of a view."""
-    q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
-    with torch.enable_grad(), torch.autocast(view.queries.device.type, enabled=False):
+    with torch.autocast(view.queries.device.type, enabled=False):
+        q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
         table = geo.table(q, g, view.geometry).requires_grad_()
         value = loss.value(replace(view, table=table))
         if not value.requires_grad:
@@ -173,41 +175,32 @@ def look(
     check_labels: bool = False,
 ) -> View:
     """Check what was given and lay it out as a view."""
+    custom = same is not None
     # One of several processes may have no rows: those of all are the batch.
-    _check_batch(embeddings, labels, same is not None, check_finite, empty=ranks is not False)
-    valid = None
-    if isinstance(gallery, MemoryBank):
-        if gallery_labels is not None:
-            raise ValueError("gallery_labels were given beside a memory bank, which has its own; leave them out")
-        gallery_labels, valid = gallery.labels, gallery.valid()
-        gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype))
-    if gallery is not None:
-        if gallery_labels is None:
-            raise ValueError("gallery_labels are missing for the given gallery; pass one label for each of its vectors")
-        checks.check_vectors(gallery, "gallery")
-        checks.check_labels(gallery_labels, gallery, "gallery_labels", same is not None)
-        checks.check_dimensions(embeddings, gallery)
-        if check_finite:
+    checks.check_vectors(embeddings, "embeddings", empty=ranks is not False)
+    checks.check_labels(labels, embeddings, "labels", custom)
+    gallery, gallery_labels, valid = _checked_gallery(embeddings, gallery, gallery_labels, custom)
+    if check_finite:
+        checks.check_finite(embeddings, "embeddings")
+        if gallery is not None:
             checks.check_finite(gallery, "gallery")
-    elif gallery_labels is not None:
-        raise ValueError("gallery_labels were given without a gallery; pass gallery=, or leave both out")
     if block_rows is not None and block_rows < 1:
         raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
-    if same is None:
+    if not custom:
         labels = labels.long()
         gallery_labels = None if gallery_labels is None else gallery_labels.long()
-    across, first, split, rule = None, 0, False, loss.mining
+    across, first = None, 0
     if ranks is not False:
         across = Ranks(None if ranks is True else ranks)
         sizes = across.sizes(embeddings.shape[0], embeddings.device)
-        first = sum(sizes[: across.rank])
         if not sum(sizes):
             raise ValueError(
                 f"embeddings must not be empty in all {len(sizes)} processes; give one at least one vector"
             )
         if gallery is None:
             embeddings, labels = across.gather(embeddings, sizes), across.gather(labels, sizes)
-            first, split = 0, True
+        else:
+            first = sum(sizes[: across.rank])
     return View(
         geometry=loss.geometry,
         queries=embeddings,
@@ -218,21 +211,36 @@ def look(
         same=equal_labels if same is None else same,
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
-        rule=rule if isinstance(rule, Mining) else None,
+        rule=loss.mining if isinstance(loss.mining, Mining) else None,
         block_rows=block_rows,
         max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
         checks_values=checks.reads_values(labels, check_labels),
         ranks=across,
-        split=split,
+        split=across is not None and gallery is None,
         first=first,
     )
 
 
-def _check_batch(embeddings: Tensor, labels: Tensor, custom: bool, finite: bool, empty: bool) -> None:
-    checks.check_vectors(embeddings, "embeddings", empty)
-    checks.check_labels(labels, embeddings, "labels", custom)
-    if finite:
-        checks.check_finite(embeddings, "embeddings")
+def _checked_gallery(
+    embeddings: Tensor, gallery: Tensor | MemoryBank | None, labels: Tensor | None, custom: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gallery's vectors, their labels, and which of them count where it is a memory; no gallery, nothing."""
+    if gallery is None:
+        if labels is not None:
+            raise ValueError("gallery_labels were given without a gallery; pass gallery=, or leave both out")
+        return None, None, None
+    valid = None
+    if isinstance(gallery, MemoryBank):
+        if labels is not None:
+            raise ValueError("gallery_labels were given beside a memory bank, which has its own; leave them out")
+        labels, valid = gallery.labels, gallery.valid()
+        gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype))
+    if labels is None:
+        raise ValueError("gallery_labels are missing for the given gallery; pass one label for each of its vectors")
+    checks.check_vectors(gallery, "gallery")
+    checks.check_labels(labels, gallery, "gallery_labels", custom)
+    checks.check_dimensions(embeddings, gallery)
+    return gallery, labels, valid
 
 
 def check_mining(mining: Any) -> Any:

@@ -1,6 +1,6 @@
 """Margin loss: every pair against one boundary."""
 
-from typing import Any
+from types import EllipsisType
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class MarginLoss(RowLoss):
         beta: float = 1.2,
         margin: float = 0.2,
         learn_beta: bool = False,
-        mining: Mining | Any | None = ...,
+        mining: Mining | EllipsisType | None = ...,
     ) -> None:
         super().__init__()
         self.margin = margin

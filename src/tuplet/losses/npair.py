@@ -79,7 +79,7 @@ def _pairs(view: View) -> tuple[Tensor, Tensor]:
         if (counts != 2).any():
             odd = int((counts != 2).nonzero()[0])
             raise ValueError(
-                f"NPairLoss needs exactly two examples of each class, but class {int(classes[odd])} has "
+                f"NPairLoss needs exactly two examples of each class, but class {classes[odd].item()} has "
                 f"{int(counts[odd])}; use NPairSampler, or NPairAllLoss for batches of any shape"
             )
     return order[0::2], order[1::2]

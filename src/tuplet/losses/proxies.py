@@ -110,7 +110,7 @@ class SoftmaxLoss(RowLoss):
 def _present(view: View) -> Tensor:
     """How many of the proxies that are the queries have an example."""
     if view.same is equal_labels:
-        return torch.zeros(view.size, device=view.labels.device).scatter_(0, view.there_labels, 1.0).sum()
+        return torch.zeros_like(view.labels).scatter_(0, view.there_labels, 1).sum()
     with torch.no_grad():
         return view.total(lambda s, positive, negative: (s[:, 0], positive.any(1)))[1]
 
