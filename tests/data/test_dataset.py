@@ -172,7 +172,7 @@ def test_bad_data_get_one_sentence(make, message):
 def test_types_that_are_not_bytes_or_integers_are_refused():
     with pytest.raises(TypeError, match=r"images must be bytes from 0 to 255, got torch.float32"):
         from_images(np.zeros((2, 5, 5), np.float32), [0, 1])
-    with pytest.raises(TypeError, match=r"labels must be integers or names, got float64; number the classes first"):
+    with pytest.raises(TypeError, match=r"labels must be integers or names, got float64; number the classes with"):
         from_features(np.zeros((2, 5), np.float32), [0.5, 1])
     with pytest.raises(TypeError, match=r"labels are names already; leave class_names out"):
         from_features(np.zeros((2, 5), np.float32), ["ant", "bee"], class_names=["x", "y"])

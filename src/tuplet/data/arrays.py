@@ -109,10 +109,17 @@ def _tensor(array: Array) -> Tensor:
 def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):  # a table's column of text
-        array = array.astype(str)
-    if array.dtype.kind not in "iubU":
-        raise TypeError(f"labels must be integers or names, got {array.dtype}; number the classes first")
+    if array.dtype.kind in "UO":
+        each = np.asarray(labels, dtype=object)  # numpy would write what else stands among names as text
+        others = [label for label in each.flat if not isinstance(label, str)]
+        if 0 < len(others) < each.size:
+            raise TypeError(f"labels must be integers or names, got {others[0]!r} among names; name every class")
+        array = each if others else each.astype(str)
+    if array.dtype.kind not in "iuU":
+        raise TypeError(
+            f"labels must be integers or names, got {array.dtype}; number the classes with "
+            "np.unique(…, return_inverse=True)"
+        )
     if class_names is not None:
         if array.dtype.kind == "U":
             raise TypeError("labels are names already; leave class_names out, or number the classes")

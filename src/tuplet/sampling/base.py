@@ -115,8 +115,10 @@ def _integers(labels: Labels) -> np.ndarray:
     array = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"labels must be a list of at least one integer, got shape {array.shape}")
-    if array.dtype.kind not in "iub":
-        raise TypeError(f"labels must be integers, got {array.dtype}; number the classes first")
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"labels must be integers, got {array.dtype}; number the classes with np.unique(…, return_inverse=True)"
+        )
     return array
 
 

@@ -1,0 +1,55 @@
+"""One idea of a label in all rooms: an integer. A truth value is none, since it is more often a mask than a class."""
+
+import numpy as np
+import pytest
+import torch
+
+from tuplet import evaluation, losses, sampling
+from tuplet.data import Dataset, from_features, from_images
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+MASK = torch.tensor([True, True, False, False])
+ROOMS = {
+    "data of features": lambda labels: from_features(X, labels),
+    "data of images": lambda labels: from_images(torch.zeros(4, 5, 5, dtype=torch.uint8), labels),
+    "data with names": lambda labels: from_features(X, labels, class_names=["no", "yes"]),
+    "samplers": lambda labels: sampling.NPairSampler(labels, pairs=2),
+    "evaluation": lambda labels: evaluation.recall_at_k(X, labels),
+    "clusters": lambda labels: evaluation.nmi(labels, [0, 0, 1, 1]),
+}
+every_room = pytest.mark.parametrize("use", ROOMS.values(), ids=ROOMS)
+
+
+@every_room
+@pytest.mark.parametrize("labels", [MASK, MASK.numpy(), MASK.tolist()], ids=["tensor", "array", "list"])
+def test_truth_values_are_no_labels(use, labels):
+    with pytest.raises(TypeError, match=r"labels must be integers.*, got bool; .*return_inverse=True"):
+        use(labels)
+
+
+@every_room
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+def test_integers_of_all_widths_are(use, kind):
+    use(MASK.numpy().astype(kind))
+
+
+def test_truth_values_are_no_labels_of_losses_memories_and_datasets_either():
+    loss, bank = losses.RAWLoss(), losses.MemoryBank(4, 3)
+    for use in (
+        lambda: loss(X, MASK),
+        lambda: loss.weights(X, MASK),
+        lambda: loss(X, MASK.long(), gallery=X, gallery_labels=MASK),
+        lambda: bank.add(X, MASK),
+    ):
+        with pytest.raises(TypeError, match=r"labels must be integers, got torch.bool; convert them with .long()"):
+            use()
+    with pytest.raises(ValueError, match="labels must be int64"):
+        Dataset(MASK, ("no", "yes"), features=X)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), None, 3, True], ids=str)
+@pytest.mark.parametrize("kind", [list, lambda names: np.array(names, dtype=object)], ids=["list", "array"])
+def test_names_with_something_else_among_them_are_refused(odd, kind):
+    """Numpy makes text of the whole list, and so a class of its own of a name that is missing."""
+    with pytest.raises(TypeError, match=f"labels must be integers or names, got {odd} among names; name every class"):
+        from_features(X, kind(["ant", "ant", "bee", odd]))
