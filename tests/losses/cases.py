@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -27,6 +28,12 @@ class Case:
     gallery: bool = True
     picks: bool = False
     """Picks single members of a row: among copies of a vector, which one is moved is open."""
+    learns: bool = False
+    """Has parameters of its own: the oracle takes the loss, and finds them there."""
+
+    def truth(self, loss, x, labels, **look):
+        """What its literal version says of a batch."""
+        return self.oracle(x, labels, *([loss] if self.learns else []), **look)
 
     def __str__(self):
         return self.name
@@ -48,19 +55,20 @@ def non_trivial_margin(x, labels, **look):
     return op.margin_loss(x, labels, kept=kept, **look)
 
 
-def with_proxies(oracle, *names, **settings):
-    def of(x, labels, loss):
-        return oracle(x, labels, *(getattr(loss, name) for name in names), **settings)
+def learning(name, make, oracle, *names, **settings):
+    """The case of a loss that learns: its parameters of these names are arguments of the oracle by these names."""
 
-    return of
-
-
-def proxied(make):
-    def of():
+    def made():
         torch.manual_seed(3)
         return make().double()
 
-    return of
+    def truth(x, labels, loss, **look):
+        return oracle(x, labels, **{name: getattr(loss, name) for name in names}, **look)
+
+    return Case(name, made, truth, learns=True, **settings)
+
+
+PROXIES = {"labels": "classes", "gallery": False}
 
 
 NO_COPIES = ("free", "unit")
@@ -154,6 +162,7 @@ CASES = [
         lambda: losses.MarginLoss(mining=mining.NonTrivial(1.2, 0.4)),
         non_trivial_margin,
     ),
+    learning("margin_learned", lambda: losses.MarginLoss(learn_beta=True, mining=None), op.margin_loss, "beta"),
     # Where a similarity lies on a node or at ±1, the derivative is one-sided and open.
     Case("histogram", losses.HistogramLoss, op.histogram, kinds=NO_COPIES),
     Case(
@@ -162,33 +171,15 @@ CASES = [
         lambda x, y, **k: op.histogram(x, y, 5, **k),
         kinds=NO_COPIES,
     ),
-    Case(
-        "proxy_nca",
-        proxied(lambda: losses.ProxyNCALoss(CLASSES, DIM)),
-        with_proxies(op.proxy_nca, "proxies"),
-        labels="classes",
-        gallery=False,
-    ),
-    Case(
+    learning("proxy_nca", lambda: losses.ProxyNCALoss(CLASSES, DIM), op.proxy_nca, "proxies", **PROXIES),
+    learning(
         "proxy_nca_plain",
-        proxied(lambda: losses.ProxyNCALoss(CLASSES, DIM, squared=False)),
-        with_proxies(op.proxy_nca, "proxies", squared_distance=False),
-        labels="classes",
-        gallery=False,
+        lambda: losses.ProxyNCALoss(CLASSES, DIM, squared=False),
+        partial(op.proxy_nca, squared_distance=False),
+        "proxies",
+        **PROXIES,
     ),
-    Case(
-        "softmax",
-        proxied(lambda: losses.SoftmaxLoss(CLASSES, DIM)),
-        with_proxies(op.softmax, "proxies", "bias"),
-        labels="classes",
-        gallery=False,
-    ),
-    Case(
-        "proxy_anchor",
-        proxied(lambda: losses.ProxyAnchorLoss(CLASSES, DIM)),
-        with_proxies(op.proxy_anchor, "proxies"),
-        labels="classes",
-        gallery=False,
-    ),
+    learning("softmax", lambda: losses.SoftmaxLoss(CLASSES, DIM), op.softmax, "proxies", "bias", **PROXIES),
+    learning("proxy_anchor", lambda: losses.ProxyAnchorLoss(CLASSES, DIM), op.proxy_anchor, "proxies", **PROXIES),
 ]
 BY_NAME = {case.name: case for case in CASES}
