@@ -52,6 +52,10 @@ def test_bad_parts_get_one_sentence():
         (lambda: ev.concatenate([torch.eye(2)], weights=[1.0, 2.0]), "weights must be 1 numbers from 0 up"),
         (lambda: ev.concatenate([torch.eye(2)], weights=[-1.0]), "weights must be 1 numbers from 0 up, got \\[-1.0\\]"),
         (
+            lambda: ev.concatenate([torch.eye(2)] * 2, weights=[1.0, float("nan")]),
+            "numbers from 0 up, got \\[1.0, nan\\]",
+        ),
+        (
             lambda: ev.average_views([torch.eye(2), torch.eye(2)[:, :1]]),
             "views must have one dimension, got \\[2, 1\\]",
         ),

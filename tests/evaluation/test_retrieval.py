@@ -210,10 +210,9 @@ def test_collapsed_embeddings(ties):
     values, _ = ev.per_query(torch.full((n, 64), 0.3), y, metrics=NAMES, ties=ties)
     kin, others = n // classes - 1, n - n // classes
     chance = kin / (kin + others)
-    recall = {"pessimistic": 0.0, "optimistic": 1.0, "expected": chance}
-    precision = {"pessimistic": 0.0, "optimistic": 1.0, "expected": chance}
-    assert values["recall_at_1"].mean().item() == pytest.approx(recall[ties])
-    assert values["r_precision"].mean().item() == pytest.approx(precision[ties])
+    expected = {"pessimistic": 0.0, "optimistic": 1.0, "expected": chance}[ties]
+    assert values["recall_at_1"].mean().item() == pytest.approx(expected)
+    assert values["r_precision"].mean().item() == pytest.approx(expected)
 
 
 def test_half_collapsed_embeddings_are_settled_by_exact_scores():
@@ -261,7 +260,7 @@ def test_autocast_and_gradients_change_nothing():
 def test_k_beyond_the_gallery_means_the_whole_gallery():
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(8))
     y = torch.arange(20) // 2
-    assert ev.recall_at_k(x, y, ks=(19, 20, 10_000)) == {19: 1.0, 20: 1.0, 10_000: 1.0}
+    assert ev.recall_at_k(x, y, ks=(19, 20, 10**20)) == {19: 1.0, 20: 1.0, 10**20: 1.0}
 
 
 def test_recall_counts_queries_without_positives_as_misses_and_the_others_leave_them_out():
@@ -365,7 +364,7 @@ def test_arrays_lists_and_mapped_files_give_what_tensors_give(tmp_path):
         warnings.simplefilter("error")
         for source in (
             x.numpy(),
-            x.numpy()[::-1][::-1],
+            x.flip(0).numpy()[::-1],
             mapped,
             x.tolist(),
             ev.Vectors(mapped),

@@ -148,6 +148,7 @@ def test_among_is_a_search_of_those_members_alone(m, k, metric, share, tile, see
     alone = ev.nearest(queries, gallery[members], k, metric=metric)
     assert torch.equal(found.indices, members[alone.indices])
     assert torch.equal(found.scores, alone.scores)
+    assert torch.equal(ev.nearest(queries, gallery, k, metric=metric, among=among.tolist()).indices, found.indices)
 
 
 def test_among_that_does_not_fit_is_refused():

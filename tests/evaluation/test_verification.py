@@ -159,6 +159,12 @@ def test_error_rates_are_counts(pairs, far):
     assert ev.tar_at_far(scores, same, far) == max(sum(s >= t for s in genuine) / len(genuine) for t in allowed)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_scores_and_truths_may_be_tensors_of_any_kind(dtype):
+    scores, same = torch.tensor([0.5, 0.25, 0.75, 0.125], dtype=dtype, requires_grad=True), torch.tensor([1, 0, 1, 1])
+    assert ev.roc(scores, same) == ev.roc([0.5, 0.25, 0.75, 0.125], [True, False, True, True])
+
+
 def test_a_share_is_counted_without_rounding_it_down():
     assert threshold_at_far(np.arange(100.0), 0.29) == 70.0
 
@@ -239,11 +245,15 @@ def test_bad_pairs_get_one_sentence():
         (lambda: ev.pair_verification([0.1, 0.2], [True, True], folds=2), "same must hold both kinds, got 2 true of 2"),
         (
             lambda: ev.pair_verification([0.1, 0.2], [True], folds=2),
-            "two lists of one length, got \\(2,\\) and \\(1,\\)",
+            "lists of one length, got \\(2,\\) and \\(1,\\)",
         ),
         (
             lambda: ev.pair_verification([0.1, 0.2], [True, False], folds=1),
             "folds must be between 2 and the 2 pairs, got 1",
+        ),
+        (
+            lambda: ev.pair_verification([0.1, 0.2, 0.3], [True, False, True], folds=2.5),
+            "folds must be a positive integer, got 2.5",
         ),
         (lambda: ev.pair_verification([0.1, 0.2], [True, False], folds=[4, 4]), "folds must name at least 2 folds"),
         (lambda: ev.tar_at_far([0.1, float("nan")], [True, False]), "scores must be finite, but pair 1 has nan"),

@@ -20,7 +20,7 @@ def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = Non
     """
     vectors = _same_examples(embeddings)
     weights = [1.0] * len(vectors) if weights is None else weights
-    if len(weights) != len(vectors) or min(weights) < 0:
+    if len(weights) != len(vectors) or not all(w >= 0 for w in weights):
         raise ValueError(f"weights must be {len(vectors)} numbers from 0 up, got {list(weights)}; give one for each")
     return torch.cat([v.rows(slice(None), v.dtype) * w**0.5 for v, w in zip(vectors, weights, strict=True)], 1)
 
@@ -45,5 +45,8 @@ def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
 def _same_examples(embeddings: Sequence[Any]) -> list[Vectors]:
     vectors = [as_vectors(part, f"embeddings[{i}]") for i, part in enumerate(embeddings)]
     if len({v.count for v in vectors}) != 1:
-        raise ValueError(f"embeddings must have one row for each example, got {[v.count for v in vectors]} rows")
+        raise ValueError(
+            f"embeddings must have one row for each example, got {[v.count for v in vectors]} rows; "
+            "give several of the same examples"
+        )
     return vectors

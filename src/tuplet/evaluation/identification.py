@@ -37,7 +37,10 @@ def identification(
     known = as_labels(gallery_labels, members.count, "gallery_labels")
     genuine = torch.isin(labels, known)
     if not bool(genuine.any()):
-        raise ValueError(f"identification needs a probe whose label is in the gallery, got none of {probes.count}")
+        raise ValueError(
+            f"identification needs a probe whose label is in the gallery, got none of {probes.count}; "
+            "give a gallery of the probes' classes"
+        )
     found = nearest(probes, members, 1, metric=metric, wrong_first=(labels, known))
     score, right = found.scores[:, 0].cpu(), known[found.indices[:, 0].cpu()] == labels
     rank1 = right[genuine].double().mean().item()

@@ -169,7 +169,7 @@ class _TiedLists:
     def measure(self, name: str) -> Tensor:
         """One metric of each query."""
         if name.startswith("recall_at_"):
-            found = self._found_within(int(name.removeprefix("recall_at_")))
+            found = self._found_within(float(name.removeprefix("recall_at_")))
             return torch.where(self.valid[:, 0], found, 0.0)
         if name == "mean_reciprocal_rank":
             return torch.where(self.valid[:, 0], self._reciprocal_rank(), 0.0)
@@ -179,7 +179,7 @@ class _TiedLists:
         gains = inside / total if name == "r_precision" else self._precision(inside, total)
         return torch.where(self.valid, gains, 0.0).sum(1) / self.positives
 
-    def _found_within(self, k: int) -> Tensor:
+    def _found_within(self, k: float) -> Tensor:
         """The chance that the first group puts a positive within k: 1 − C(t, m) / C(t + p, m), with m = k − b left."""
         p, t, m = self.p[:, 0], self.t[:, 0], k - self.b[:, 0]
         drawn = m.clamp(min=0).minimum(t)

@@ -32,7 +32,7 @@ def nearest(
     k: int = 10,
     *,
     metric: str = "euclidean",
-    among: Tensor | None = None,
+    among: Any = None,
     wrong_first: tuple[Tensor, Tensor] | None = None,
     device: torch.device | str | None = None,
 ) -> Nearest:
@@ -57,7 +57,8 @@ def nearest(
     q = as_vectors(queries, "queries", device)
     own = gallery is None
     g = q if own else as_vectors(gallery, "gallery", device)
-    members = g.count - own if among is None else _allowed(among, g, own)
+    allowed = None if among is None else _allowed(among, g, own)
+    members = g.count - own if allowed is None else int(allowed.sum())
     k = min(positive_integer(k, "k"), members)
     found = Nearest(
         torch.empty(q.count, k, dtype=torch.float64, device=q.device),
@@ -65,7 +66,6 @@ def nearest(
     )
     if k == 0:
         return found
-    allowed = None if among is None else among.to(q.device)
 
     def hide(tile: Tensor, rows: Tensor, start: int) -> None:
         if own:
@@ -91,14 +91,16 @@ def nearest(
     return found
 
 
-def _allowed(among: Tensor, gallery: Vectors, own: bool) -> int:
+def _allowed(among: Any, gallery: Vectors, own: bool) -> Tensor:
     if own:
         raise ValueError("among chooses members of a gallery, and the queries are their own here; give gallery=")
-    if among.dtype != torch.bool or among.shape != (gallery.count,):
+    allowed = torch.as_tensor(among, device=gallery.device)
+    if allowed.dtype != torch.bool or allowed.shape != (gallery.count,):
         raise ValueError(
-            f"among must be {gallery.count} booleans, one for each member, got {among.dtype} {tuple(among.shape)}"
+            f"among must be {gallery.count} booleans, one for each member, got {allowed.dtype} {tuple(allowed.shape)}; "
+            "give a mask"
         )
-    return int(among.sum())
+    return allowed
 
 
 def _search(

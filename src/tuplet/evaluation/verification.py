@@ -111,7 +111,7 @@ def pair_verification(scores: Any, same: Any, folds: Any = 10) -> dict[str, Any]
     """
     values, truth = _pairs(scores, same)
     if np.ndim(folds) == 0:
-        if not 2 <= folds <= len(values):
+        if not 2 <= positive_integer(folds, "folds") <= len(values):
             raise ValueError(f"folds must be between 2 and the {len(values)} pairs, got {folds}; give another number")
         fold = np.arange(len(values)) * folds // len(values)
     else:
@@ -175,10 +175,13 @@ def threshold_at_far(impostors: np.ndarray, far: float) -> float:
 
 def _pairs(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
     """Scores in float64 and truths as booleans, of both kinds."""
-    scores, same = (value.detach().cpu() if isinstance(value, Tensor) else value for value in (scores, same))
+    # NumPy has no bf16.
+    scores, same = (value.detach().cpu().double() if isinstance(value, Tensor) else value for value in (scores, same))
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(same, dtype=bool)
     if values.ndim != 1 or values.shape != truth.shape:
-        raise ValueError(f"scores and same must be two lists of one length, got {values.shape} and {truth.shape}")
+        raise ValueError(
+            f"scores and same must be lists of one length, got {values.shape} and {truth.shape}; give one each a pair"
+        )
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(
