@@ -66,10 +66,7 @@ class Search:
     def final(self, method: str, candidates: Sequence[Change], count: int) -> dict[str, Any] | None:
         """The one of the `count` best that is best by the mean over seeds; None where time runs out."""
         with self._as_time_goes():
-            scores = self._scores(method, candidates)
-            places = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:count]
-            finalists = [candidates[place] for place in sorted(places)]
-            return dict(choosing.final(finalists, SEEDS, partial(self._scores, method)))
+            return dict(choosing.final(candidates, count, SEEDS, partial(self._scores, method)))
         return None
 
     @contextmanager
@@ -125,7 +122,10 @@ def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosin
 
 
 def _own(looking: Search, family: str, shared: Change, short: int) -> dict[str, Any]:
-    """What a family has beyond what is shared: found in short runs, then its rate again at the length of all."""
+    """What a family has beyond what is shared: found in short runs, then its rate again at the length of all.
+
+    There it must be better than what is shared once more, whatever the seed.
+    """
     method = FAMILIES[family]
     own: dict[str, Any] = {}
     for best in looking.climb(method, {**shared, "steps": short}, choosing.FAMILIES[family]):
@@ -133,6 +133,9 @@ def _own(looking: Search, family: str, shared: Change, short: int) -> dict[str, 
     if looking.complete and shared["steps"] > short:
         for best in looking.climb(method, {**shared, **own}, choosing.AT_LENGTH):
             own = {name: value for name, value in best.items() if shared.get(name) != value}
+    if looking.complete and own:
+        better = looking.final(method, [shared, {**shared, **own}], 2)
+        own = {} if better == shared else own
     return own
 
 

@@ -58,12 +58,12 @@ tests, by one centre crop; *mirrored* is Recall@1 with each vector averaged with
 column has.
 
 **What was chosen, and on what.** Rates, length and augmentation are chosen on a third of the *training* classes
-([below](#what-was-chosen)): a run meets the test classes once, after its last step. Two decisions were made with test
-scores in sight: which training classes validate, and which alternatives are tried (`benchmarks/choosing.py` tells how).
-So the rows are not wholly blind to the test classes, though no rate, length or augmentation was chosen by them. Rows
-marked † were measured with an earlier choice than the one below. The papers chose on their own terms and used GoogLeNet
-or BN-Inception, so their numbers say where a method stood, not which network is better. Values are per cent; ± is the
-standard deviation over seeds.
+([below](#what-was-chosen)): a run meets the test classes once, after its last step. Three decisions were made with test
+scores in sight: which training classes validate, which alternatives are tried, and how often they are measured
+(`benchmarks/choosing.py` tells how). So the rows are not wholly blind to the test classes, though no rate, length or
+augmentation was chosen by them. Rows marked † were measured with an earlier choice than the one below. The papers chose
+on their own terms and used GoogLeNet or BN-Inception, so their numbers say where a method stood, not which network is
+better. Values are per cent; ± is the standard deviation over seeds.
 """
 
 
