@@ -1,8 +1,11 @@
 """A batch for any loss, and what a loss makes of it."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from losses.cases import CLASSES, DIM
+from tuplet import losses
 
 
 def batch(case, n=24, dim=DIM, dtype=torch.float64, seed=0, unit=True):
@@ -24,3 +27,26 @@ def value_and_gradient(loss, x, labels, **options):
     x = x.detach().requires_grad_()
     value = loss(x, labels, **options)
     return value.detach(), torch.autograd.grad(value, x)[0]
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor had that was made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        sizes = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if torch.is_tensor(x)]
+        self.numbers = max(self.numbers, *sizes, 0)
+        return out
+
+
+def assert_earlier_values_keep_their_gradients(x, labels):
+    """Calls of one graph write to one place; what was not yet differentiated is put aside."""
+    loss = losses.RAWLoss()
+    inputs = [(k * x).requires_grad_() for k in (1, 2, 3)]
+    truth = [value_and_gradient(losses.RAWLoss(), y, labels)[1] for y in inputs]
+    values = [loss(y, labels) for y in inputs]
+    for value, y, gradient in reversed(list(zip(values, inputs, truth, strict=True))):
+        assert torch.equal(torch.autograd.grad(value, y, retain_graph=True)[0], gradient)
+        assert torch.equal(torch.autograd.grad(value, y)[0], gradient)

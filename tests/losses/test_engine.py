@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from losses import label_patterns as patterns
-from losses.batches import batch, value_and_gradient
+from losses.batches import LargestTensor, batch, value_and_gradient
 from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from tuplet import losses, mining
 from tuplet.rows import View, default_block_rows, engine
@@ -40,21 +40,9 @@ class TestBlocks:
     def test_tables_are_never_wider_than_a_block(self, case):
         """No tensor of N×N entries comes to life in forward or backward when the blocks are small."""
         x, labels = batch(case, n=120, dim=DIM)
-        limit = x.shape[0] ** 2
-
-        class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-            seen = 0
-
-            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                out = function(*args, **(kwargs or {}))
-                for tensor in torch.utils._pytree.tree_leaves(out):
-                    if isinstance(tensor, torch.Tensor):
-                        self.seen = max(self.seen, tensor.numel())
-                return out
-
-        with Largest() as mode:
+        with LargestTensor() as seen:
             value_and_gradient(case.make(), x, labels, block_rows=4)
-        assert 0 < mode.seen < limit / 4
+        assert 0 < seen.numbers < 120**2 / 4
 
     @pytest.mark.parametrize("geometry", ["dot", "euclidean"])
     @given(block_rows=st.integers(1, 9), seed=st.integers(0, 10**6))

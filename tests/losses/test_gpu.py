@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from losses.batches import batch, value_and_gradient
+from losses.batches import assert_earlier_values_keep_their_gradients, batch, value_and_gradient
 from losses.cases import BY_NAME, CASES
 from tuplet import losses
 from tuplet.rows import engine, replay, view
@@ -129,15 +129,7 @@ def test_learned_parameters_move_and_are_followed():
 
 
 def test_an_earlier_value_keeps_its_gradient():
-    """Calls of one graph write to one place; what was not yet differentiated is put aside."""
-    x, labels = gpu_batch()
-    loss = losses.RAWLoss()
-    inputs = [(k * x).requires_grad_() for k in (1, 2, 3)]
-    truth = [value_and_gradient(losses.RAWLoss(), y, labels)[1] for y in inputs]
-    values = [loss(y, labels) for y in inputs]
-    for value, y, gradient in reversed(list(zip(values, inputs, truth, strict=True))):
-        assert torch.equal(torch.autograd.grad(value, y, retain_graph=True)[0], gradient)
-        assert torch.equal(torch.autograd.grad(value, y)[0], gradient)
+    assert_earlier_values_keep_their_gradients(*gpu_batch())
 
 
 def test_copies_in_bf16_have_no_gradient():

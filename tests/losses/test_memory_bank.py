@@ -1,3 +1,5 @@
+"""A memory of past batches: what it holds, what of it counts, and that it goes on where it was saved."""
+
 import io
 
 import pytest

@@ -6,10 +6,9 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, miners
 from pytorch_metric_learning import losses as peer
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from losses import oracles_tuples
+from losses.batches import LargestTensor
 from tuplet import losses, mining
 
 AS_GIVEN = distances.LpDistance(normalize_embeddings=False)
@@ -35,18 +34,6 @@ def gradient(loss, x, labels, *options):
     x = x.clone().requires_grad_()
     loss(x, labels, *options).backward()
     return x.grad
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor had that was made meanwhile."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        sizes = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if torch.is_tensor(x)]
-        self.numbers = max(self.numbers, *sizes, 0)
-        return out
 
 
 def largest_tensor(loss, x, labels, *miner):

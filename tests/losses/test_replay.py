@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from losses.batches import batch, value_and_gradient
+from losses.batches import assert_earlier_values_keep_their_gradients, batch
 from losses.cases import BY_NAME
 from tuplet import losses
 from tuplet.losses import base
@@ -78,14 +78,7 @@ class TestReplays:
         assert len(captured) == 1
 
     def test_an_earlier_value_keeps_its_gradient(self, captured):
-        x, labels = batch(BY_NAME["raw"])
-        loss = losses.RAWLoss()
-        inputs = [(k * x).requires_grad_() for k in (1, 2, 3)]
-        truth = [value_and_gradient(losses.RAWLoss(), y, labels)[1] for y in inputs]
-        values = [loss(y, labels) for y in inputs]
-        for value, y, gradient in reversed(list(zip(values, inputs, truth, strict=True))):
-            assert torch.equal(torch.autograd.grad(value, y, retain_graph=True)[0], gradient)
-            assert torch.equal(torch.autograd.grad(value, y)[0], gradient)
+        assert_earlier_values_keep_their_gradients(*batch(BY_NAME["raw"]))
 
     def test_what_moves_is_part_of_the_key(self, captured):
         x, labels = batch(BY_NAME["raw"])
