@@ -215,3 +215,14 @@ def test_a_file_is_no_folder(tmp_path):
         training.train(vectors(), tmp_path / "file" / "run", **QUICK)
     with pytest.raises(FileNotFoundError, match="does not exist; give a folder, a tar, a table"):
         training.train(tmp_path / "nowhere", tmp_path / "run", **QUICK)
+
+
+@pytest.mark.parametrize("out", [None, 3, b"run", ""], ids=repr)
+def test_what_names_no_folder_is_refused_before_data_are_read(out):
+    nowhere = "/nowhere/at/all"
+    for use in (
+        lambda: training.train(nowhere, out, **QUICK),
+        lambda: training.compare(nowhere, ["raw"], [0], out=out),
+    ):
+        with pytest.raises(TypeError, match=f"out is {out!r}; give the path of a folder"):
+            use()

@@ -4,7 +4,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from tuplet import data as data_room
 from tuplet.data import Dataset
 from tuplet.training.assemble import decide
-from tuplet.training.folder import EVALUATION, RunFolder
+from tuplet.training.folder import EVALUATION, RunFolder, named
 from tuplet.training.objective import LOSSES
 from tuplet.training.processes import join
 from tuplet.training.published import benchmark, published
@@ -53,6 +52,7 @@ def compare(
     >>> [(row["loss"], row["deviation"]["recall_at_1"]) for row in found["rows"]]
     [('npair', None), ('raw_vthm', None)]
     """
+    folder = named(out)
     opened = data if isinstance(data, Dataset) else data_room.open(data)
     options_of = {label: {**options, **own} for label, own in _chosen(losses, opened).items()}
     seeds = _distinct(seeds)
@@ -63,7 +63,7 @@ def compare(
         check_names(said)
         if "seed" in said:
             raise TypeError(f"seed is {said['seed']!r}, and a comparison has several; give seeds=")
-    name, folder = benchmark(opened), Path(out)
+    name = benchmark(opened)
     places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in options_of for seed in seeds}
     if not (resume and all((place / EVALUATION).is_file() for place in places.values())):
         opened = _held(opened, recipe, list(options_of.values()))

@@ -26,6 +26,18 @@ _FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.j
 _FOLDERS = ("best", "last", "tensorboard")
 
 
+def named(out: str | os.PathLike[str]) -> Path:
+    """The path that `out` names.
+
+    >>> named("runs/birds").parts
+    ('runs', 'birds')
+    """
+    # An empty one would be the current folder, and is more likely a variable that was not set.
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
+        raise TypeError(f"out is {out!r}; give the path of a folder, which is made if it is not there")
+    return Path(out)
+
+
 class RunFolder:
     """Where a run keeps what it knows: settings, events, checkpoint, embedders and results.
 

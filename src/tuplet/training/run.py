@@ -16,7 +16,7 @@ from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.training.assemble import assemble, decide
 from tuplet.training.events import Events
-from tuplet.training.folder import EVALUATION, RunFolder
+from tuplet.training.folder import EVALUATION, RunFolder, named
 from tuplet.training.identity import identity_of, refuse_another_run
 from tuplet.training.loop import Loop, finished
 from tuplet.training.processes import Team, join
@@ -69,6 +69,7 @@ def train(
     >>> sorted(path.name for path in run.folder.glob("[a-z]*"))
     ['best', 'checkpoint.pt', 'evaluation.json', 'events.jsonl', 'last', 'run.json', 'vectors.safetensors']
     """
+    place = named(out)
     opened = data if isinstance(data, Dataset) else data_room.open(data)
     said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
     settings = resolve(recipe, {**said, **overrides}, opened)
@@ -81,7 +82,7 @@ def train(
     team = join(settings.device)
     # The caller's random numbers are left as they were.
     with team.one_voice(), torch.random.fork_rng(team.gpus):
-        run = _run(opened, RunFolder(out), settings, about, resume, team)
+        run = _run(opened, RunFolder(place), settings, about, resume, team)
     # A process that ended while others still talk to it would leave them waiting.
     team.meet()
     return run
