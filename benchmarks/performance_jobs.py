@@ -93,8 +93,11 @@ def wait_in(run: Callable[[], None]) -> str | None:
     return None
 
 
-def one_loss(index: int, looks: Sequence[Look], device: str) -> Steps:
-    """A loss at some sizes: memory, time, the first call, and whether a later one waits; then the peer's."""
+def one_loss(index: int, looks: Sequence[Look], device: str, rounds: int = 1) -> Steps:
+    """A loss at some sizes: memory, time, the first call, and whether a later one waits; then the peer's.
+
+    Times are medians over rounds, between which all others are measured: what disturbs a machine comes and goes.
+    """
     one_thread_compiles()
     warm(device)
     case = CASES[index]
@@ -105,23 +108,26 @@ def one_loss(index: int, looks: Sequence[Look], device: str) -> Steps:
             ready.append(prepared(case, size, dtype, device))
         except Exception as error:
             ready.append((None, {"failed": f"{type(error).__name__}: {first_line(error)}"}))
-    yield None
-    stale = False
-    for place, (run, ours) in enumerate(ready):
-        if run is None:
-            yield place, ours
-            continue
-        if stale:
-            torch.compiler.reset()
-        if ours.pop("again_s") < LONG:
-            compiled = graphs()
-            run()
-            # Another size was compiled last: what is now compiled again must not make the next one's sizes variable.
-            stale = stale or graphs() != compiled
-        ours |= both_ms(run, device)
-        if device != "cpu" and ours["ms"] < 1000 * LONG:
-            ours["wait"] = wait_in(run)
-        yield place, {"beside": case.beside(), "ours": ours}
+    times: list[list[dict[str, float]]] = [[] for _ in ready]
+    for _ in range(rounds):
+        yield None
+        stale = False
+        for (place, (run, ours)), taken in zip(enumerate(ready), times, strict=True):
+            if run is None:
+                yield place, ours
+                continue
+            if stale:
+                torch.compiler.reset()
+            if ours["again_s"] < LONG:
+                compiled = graphs()
+                run()
+                # Another size was compiled last: what is compiled again must not make the next one's sizes variable.
+                stale = stale or graphs() != compiled
+            taken.append(both_ms(run, device))
+            ours |= {key: statistics.median(each[key] for each in taken) for key in taken[0]}
+            if device != "cpu" and ours["ms"] < 1000 * LONG:
+                ours["wait"] = wait_in(run)
+            yield place, {"beside": case.beside(), "ours": {k: v for k, v in ours.items() if k != "again_s"}}
     if not case.peer(classes=2):
         return
     del run
@@ -202,16 +208,22 @@ def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:
     yield 0, {"floor": rows}
 
 
-def host(device: str) -> Steps:
-    """The least step on any core, on one after another, and on the quickest, to which all others are then held."""
+def host(device: str, rounds: int = 1) -> Steps:
+    """The least step on any core, on one after another, and on the quickest, to which all others are then held.
+
+    Another core may be the quickest in the next round; the row is that of the last.
+    """
     warm(device)
     run = least_step(device)
     run()  # autograd's thread begins
-    yield None
-    cores: dict[str, Any] = {"free_ms": median_ms(run, device)}
-    if found := performance_cores.measured(partial(median_ms, run, device)):
-        cores |= {"core_ms": list(found.values()), "quickest": performance_cores.quickest(found)}
-    yield 0, {"host": both_ms(run, device) | cores}
+    everywhere = performance_cores.available()
+    for _ in range(rounds):
+        yield None
+        performance_cores.hold(os.getpid(), everywhere)
+        cores: dict[str, Any] = {"free_ms": median_ms(run, device)}
+        if found := performance_cores.measured(partial(median_ms, run, device)):
+            cores |= {"core_ms": list(found.values()), "quickest": performance_cores.quickest(found)}
+        yield 0, {"host": both_ms(run, device) | cores}
 
 
 def least_step(device: str) -> Callable[[], None]:

@@ -218,6 +218,15 @@ def test_short_steps_are_timed_often(bench):
     assert len(calls) == jobs.MOST + jobs.ROWS * jobs.IN_A_ROW
 
 
+def test_a_figure_of_several_rounds_is_their_median(bench, monkeypatch):
+    jobs, times = bench("performance_jobs"), iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(jobs, "both_ms", lambda run, device: {"ms": next(times)})
+    monkeypatch.setattr(jobs.Case, "peer", lambda self, classes: ())
+    said = list(jobs.one_loss(0, [(8, torch.float32, False)], "cpu", 3))
+    assert [found is None for found in said] == [True, False] * 3
+    assert [found[1]["ours"]["ms"] for found in said[1::2]] == [3.0, 2.0, 2.0]
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be held to cores here")
 class TestCores:
     def test_all_threads_of_a_process_are_held_in_its_turn(self, bench):
@@ -243,7 +252,8 @@ class TestCores:
     def test_the_benchmark_says_which(self, bench):
         before = os.sched_getaffinity(0)
         try:
-            row = row_of(bench("performance_jobs").host("cpu"))["host"]
+            *_, (_, found) = bench("performance_jobs").host("cpu", 2)
+            row = found["host"]
         finally:
             bench("performance_cores").hold(os.getpid(), before)
         assert len(row["core_ms"]) == len(before)
