@@ -257,6 +257,26 @@ def test_autocast_and_gradients_change_nothing():
         assert torch.equal(ev.nearest(x, k=3).indices, ev.nearest(x.detach(), k=3).indices)
 
 
+def test_tensors_that_are_made_elsewhere_by_default_change_nothing(monkeypatch):
+    """As in a script that makes all its tensors on a GPU, for which the device "meta" stands."""
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": 20 * 64, "cuda": 1})
+    generator = torch.Generator().manual_seed(14)
+    x, g = torch.randn(20, 3, generator=generator), torch.randn(640, 3, generator=generator)
+    x[:5], y, gl = x[0], torch.arange(20) % 7, torch.arange(640) % 7
+    calls = [
+        lambda: ev.evaluate(x, y, gallery=g, gallery_labels=gl, ties="expected", runs=0, bootstrap=5),
+        lambda: ev.map_at_r(x.repeat(40, 1), y.repeat(40)),
+        lambda: ev.recall_at_k(x, y, ks=(1, 2), gallery=g, gallery_labels=gl),
+        lambda: ev.recall_at_k(x.numpy(), y.tolist()),
+        lambda: ev.nearest(x, g, k=2).indices.tolist(),
+        lambda: ev.recognition(x, y, k=3),
+        lambda: ev.identification(x, y, g[:5], gl[:5]),
+    ]
+    expected = [call() for call in calls]
+    with torch.device("meta"):
+        assert [call() for call in calls] == expected
+
+
 def test_k_beyond_the_gallery_means_the_whole_gallery():
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(8))
     y = torch.arange(20) // 2

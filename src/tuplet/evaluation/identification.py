@@ -76,7 +76,7 @@ def recognition(
     size = max(1, TILE_ENTRIES["cpu"] // len(classes))
     wins = 0
     for voters, label in zip(code[found.indices.cpu()].split(size), truth.split(size), strict=True):
-        votes = torch.zeros(len(voters), len(classes), dtype=torch.int64)
+        votes = voters.new_zeros(len(voters), len(classes))
         votes.scatter_add_(1, voters, torch.ones_like(voters))
         right = classes == label[:, None]
         wins += int((torch.where(right, votes, 0).amax(1) > torch.where(right, 0, votes).amax(1)).sum())

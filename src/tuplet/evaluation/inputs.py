@@ -78,8 +78,8 @@ class Vectors:
 
         Integer sums wrap and do not depend on their order, so block sizes and devices change nothing.
         """
-        odd = torch.randint(2**62, (self.dim,), generator=torch.Generator().manual_seed(0)) * 2 + 1
-        odd = odd.to(self.device)
+        generator = torch.Generator().manual_seed(0)
+        odd = (torch.randint(2**62, (self.dim,), generator=generator, device="cpu") * 2 + 1).to(self.device)
 
         def fingerprint(block: Tensor) -> Tensor:
             bits = (block + 0.0).view(torch.int64)  # adding 0 makes −0 and 0 the same

@@ -104,9 +104,9 @@ def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterat
     while start < len(order):
         rows = order[start : start + height]
         size = members.size[rows]
-        new_class = torch.cat([torch.ones(1), members.start[rows].diff()]) != 0
+        new_class = torch.cat([size.new_ones(1), members.start[rows].diff()]) != 0
         kin = torch.where(new_class, size, 0).cumsum(0)
-        fits = torch.arange(1, len(rows) + 1) * kin.clamp(min=4 * int(size[0])) <= entries
+        fits = torch.arange(1, len(rows) + 1, device=kin.device) * kin.clamp(min=4 * int(size[0])) <= entries
         yield rows[: max(1, int(fits.sum()))]
         start += max(1, int(fits.sum()))
 
@@ -138,7 +138,7 @@ def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bo
         return None
     block, doubt = scores.query_block(rows), scores.doubt(rows)
     contenders = Contenders(depth, doubt)
-    near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype)
+    near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype, device=kin.device)
     for start, tile in _tiles(scores, block):
         place = kin - start
         near = torch.where(_inside(tile, place), tile.gather(1, place.clamp(0, tile.shape[1] - 1)), near)
@@ -188,7 +188,7 @@ def _positive(rows: Tensor, kin: Tensor, own: bool) -> Tensor:
 def _kin(rows: Tensor, members: Members) -> Tensor:
     """The gallery members with each query's label, padded with −1: (R, P)."""
     size, start = members.size[rows, None], members.start[rows, None]
-    slot = torch.arange(max(1, int(size.max())))
+    slot = torch.arange(max(1, int(size.max())), device=size.device)
     return torch.where(slot < size, members.order[(start + slot).clamp(max=len(members.order) - 1)], -1)
 
 

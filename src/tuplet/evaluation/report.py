@@ -86,11 +86,12 @@ def _intervals(
     count = len(positives)
     table = torch.stack(list(values.values()), 1)
     # Recall divides by all queries, the others by those that have a positive; both are drawn anew.
-    counts = torch.stack([torch.ones(count) if name in recalls else positives > 0 for name in values], 1).double()
+    counts = torch.stack([(positives > 0) | (name in recalls) for name in values], 1).double()
     generator = torch.Generator().manual_seed(seed)
     means = []
     for _ in range(resamples):
-        times = torch.bincount(torch.randint(count, (count,), generator=generator), minlength=count).double()
+        drawn = torch.randint(count, (count,), generator=generator, device="cpu")
+        times = torch.bincount(drawn, minlength=count).double()
         means.append((times @ table) / (times @ counts).clamp(min=1))
-    bounds = torch.stack(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    bounds = torch.stack(means).quantile(table.new_tensor([0.025, 0.975]), dim=0)
     return {name: bounds[:, i].tolist() for i, name in enumerate(values)}

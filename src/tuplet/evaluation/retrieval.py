@@ -131,8 +131,8 @@ def per_query(
     ks = [int(name.removeprefix("recall_at_")) for name in metrics if name.startswith("recall_at_")]
     first = len(ks) + ("mean_reciprocal_rank" in metrics) == len(metrics)
     within = None if {"mean_average_precision", "mean_reciprocal_rank"} & set(metrics) else max(ks, default=1)
-    values = {name: torch.zeros(queries.count, dtype=torch.float64) for name in metrics}
-    positives = torch.zeros(queries.count, dtype=torch.int64)
+    values = {name: torch.zeros(queries.count, dtype=torch.float64, device="cpu") for name in metrics}
+    positives = torch.zeros_like(query_labels)
     for block in ranked(queries, query_labels, members, member_labels, metric, first, within):
         rows = block.rows.cpu()
         positives[rows] = block.positives.cpu()

@@ -171,10 +171,10 @@ def _better(tile: Tensor, worst: Tensor) -> tuple[Tensor, Tensor, Tensor] | None
     if len(row) * CROWDED > groups.shape[0] * groups.shape[1]:
         return None
     some, counts = row.unique_consecutive(return_counts=True)
-    line = torch.arange(len(some)).repeat_interleave(counts)
-    place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[line]
+    line = torch.arange(len(some), device=row.device).repeat_interleave(counts)
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[line]
     shape = (len(some), int(counts.max()) if len(counts) else 0, GROUP)
-    values, places = torch.full(shape, -torch.inf, dtype=tile.dtype), torch.zeros(shape, dtype=torch.int64)
+    values, places = tile.new_full(shape, -torch.inf), row.new_zeros(shape)
     values[line, place] = groups[row, group]
-    places[line, place] = group[:, None] * GROUP + torch.arange(GROUP)
+    places[line, place] = group[:, None] * GROUP + torch.arange(GROUP, device=row.device)
     return some, values.flatten(1), places.flatten(1)

@@ -72,12 +72,12 @@ def _draw_negatives(rows: Tensor, code: Tensor, negatives: int, seed: int) -> Te
     """
     order, sizes = code.argsort(stable=True), torch.bincount(code)
     others = len(sizes) - 1
-    chosen = torch.empty(len(rows), 0, dtype=torch.int64)
+    chosen = rows.new_empty(len(rows), 0)
     for j in range(others - negatives, others):
         pick = _draw(j + 1, seed, 1, rows, j)[:, None]
         chosen = torch.cat([chosen, torch.where((chosen == pick).any(1, keepdim=True), j, pick)], 1)
     chosen += chosen >= code[rows, None]
-    which = _draw(sizes[chosen], seed, 2, rows[:, None], torch.arange(negatives))
+    which = _draw(sizes[chosen], seed, 2, rows[:, None], torch.arange(negatives, device=rows.device))
     return order[(sizes.cumsum(0) - sizes)[chosen] + which]
 
 
