@@ -222,6 +222,12 @@ def test_plain_text_where_there_is_no_terminal(place):
     assert said.stderr == ""
 
 
+def test_training_tells_what_it_has_reached(place):
+    done = tuplet("train", "photos", "--out", "told", *SMALL, "--evaluate-every", "2", cwd=place)
+    succeeded(done)
+    assert re.fullmatch(r"(tuplet: step [24] of 4 after \d+ s: .*Recall@1 .*\n){2}", done.stderr)
+
+
 def test_lines_end_where_their_words_do(place):
     for words in (("data", "photos", "--no-check"), ("evaluate", "run")):
         lines = succeeded(tuplet(*words, cwd=place)).splitlines()

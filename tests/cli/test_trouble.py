@@ -271,10 +271,11 @@ def stopped_after(place, words, file):
 def test_ctrl_c_is_code_130_and_the_same_command_goes_on(place):
     words = ("train", "photos", "--out", "stopped", *SMALL, "--steps", "100000", "--checkpoint-every", "5")
     words += ("--log-every", "1")
-    for _ in range(2):
+    for begins in ("tuplet: ", "tuplet: going on from step "):
         code, said = stopped_after(place, words, place / "stopped/checkpoint.pt")
         assert code == 130
-        assert said == "tuplet: stopped; the same command goes on from there\n"
+        assert said.startswith(begins)
+        assert said.splitlines()[-1] == "tuplet: stopped; the same command goes on from the last checkpoint"
     events = [json.loads(line) for line in (place / "stopped/events.jsonl").read_text().splitlines()]
     steps = [event["step"] for event in events if event["event"] == "train"]
     assert steps == list(range(1, len(steps) + 1))

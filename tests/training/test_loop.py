@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -324,6 +325,23 @@ def test_a_batch_of_groups_is_no_larger_than_small_classes_fill(tmp_path):
 def test_a_backbone_from_random_weights_is_warned_of(tmp_path):
     with pytest.warns(UserWarning, match="googlenet starts from random weights; give weights="):
         training.train(pictures(), tmp_path, **{**QUICK, "model": "googlenet", "steps": 1, "size": 32, "resize": 32})
+
+
+def test_every_evaluation_is_told(tmp_path, caplog):
+    """Without a terminal there is no bar, and hours without a word are long."""
+    with caplog.at_level("INFO", "tuplet"):
+        run = tuplet.train(vectors(), tmp_path, **QUICK)
+        assert tuplet.train(vectors(), tmp_path, **QUICK | {"steps": 8}).folder == run.folder
+    logged = {event["step"]: event["loss"] for event in events(tmp_path) if event["event"] == "train"}
+    found = [event for event in events(tmp_path) if event["event"] == "evaluation"]
+    told = [re.sub("after [0-9]+ s", "after … s", record.getMessage()) for record in caplog.records]
+    best = [event["recall_at_1"] > max([0.0, *(e["recall_at_1"] for e in found[:i])]) for i, event in enumerate(found)]
+    lines = [
+        f"step {event['step']} of {8 if event['step'] > 6 else 6} after … s: loss {logged[event['step']]:.4g}, "
+        f"Recall@1 {100 * event['recall_at_1']:.2f} %{', the best so far' if better else ''}"
+        for event, better in zip(found, best, strict=True)
+    ]
+    assert told == [*lines[:3], "going on from step 6 of 8", lines[3]]
 
 
 def test_tensorboard_gets_the_numbers_where_it_is_installed(tmp_path, monkeypatch):

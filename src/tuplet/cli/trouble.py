@@ -1,10 +1,12 @@
-"""What the command says when something goes wrong: one sentence on standard error, and an exit code."""
+"""What the command says beside its result, on standard error: how far it is, and what goes wrong, with an exit code."""
 
 import errno
+import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -13,8 +15,8 @@ import typer
 from tuplet.cli.typed import as_typed
 
 STOPPED = 130
-#: The commands that leave something to go on with.
-GOES_ON = ("demo", "train", "compare", "index")
+#: Where the commands that leave something to go on with begin when they are called again.
+GOES_ON = {**dict.fromkeys(("demo", "train", "compare"), "the last checkpoint"), "index": "there"}
 
 
 def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,11 +31,12 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def plain(*arguments: Any, **options: Any) -> None:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _telling():
                 warnings.showwarning = lambda message, *_: say_typed(f"warning: {message}")
                 command(*arguments, **options)
         except KeyboardInterrupt:
-            say("stopped; the same command goes on from there" if command.__name__ in GOES_ON else "stopped")
+            place = GOES_ON.get(command.__name__)
+            say(f"stopped; the same command goes on from {place}" if place else "stopped")
             raise typer.Exit(STOPPED) from None
         except BrokenPipeError:
             raise  # the reader of a pipe has had enough: typer ends quietly
@@ -49,6 +52,23 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from None
 
     return plain
+
+
+class _Teller(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What the rooms behind the command tell of their work becomes lines."""
+    log, teller = logging.getLogger("tuplet"), _Teller()
+    log.addHandler(teller)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(teller)
 
 
 def sentence(error: BaseException) -> str:

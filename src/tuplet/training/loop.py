@@ -1,6 +1,7 @@
 """The training loop."""
 
 import itertools
+import logging
 import math
 import time
 import warnings
@@ -25,6 +26,8 @@ from tuplet.training.step import Launched, Stepper
 from tuplet.training.testing import everything, recalls, vectors_of
 from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine, too_far, weights_are_finite
 
+#: Tells what a run has reached, to whoever listens: bars are for terminals alone.
+_teller = logging.getLogger("tuplet")
 #: Halvings of float16's first scale, 2¹⁶, down to the smallest number that it has, 2⁻²⁴.
 SCALES = 40
 
@@ -47,6 +50,8 @@ class Loop:
     """Whether a collapse was spoken of."""
     left_out: int = 0
     """Steps in a row whose gradient was not finite."""
+    loss: float = math.nan
+    """As it was logged last."""
 
     def train(self) -> None:
         """Go on until the last step, or until nothing has become better for long enough."""
@@ -57,6 +62,8 @@ class Loop:
         # The next batch is made while the device still works on this one, unless it depends on the weights.
         ahead = settings.sampler != "hard_class"
         began = time.perf_counter() - progress.seconds
+        if progress.step and self.events is not None:
+            _teller.info("going on from step %s of %s", f"{progress.step:,}", f"{settings.steps:,}")
 
         for step in track(range(progress.step, settings.steps), "training"):
             if finished(progress, settings):
@@ -121,11 +128,12 @@ class Loop:
 
     def _log(self, rate: float, gradient: float) -> None:
         progress, size = self.state.progress, self.settings.batch_size or 0
+        self.loss = sum(progress.losses) / len(progress.losses)
         if self.events is not None:
             self.events.write(
                 "train",
                 step=progress.step,
-                loss=sum(progress.losses) / len(progress.losses),
+                loss=self.loss,
                 rate=rate,
                 gradient=gradient,
                 examples_per_second=size * len(progress.losses) / progress.busy,
@@ -156,7 +164,14 @@ class Loop:
                 self.warned = True
             self.events.write("evaluation", step=progress.step, **found, mean_cosine=alike)
             self.folder.save_last(state.result)
+            self._tell(found["recall_at_1"], better)
         return better
+
+    def _tell(self, recall: float, better: bool) -> None:
+        progress = self.state.progress
+        where = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
+        loss = "" if math.isnan(self.loss) else f"loss {self.loss:.4g}, "
+        _teller.info("%s: %sRecall@1 %.2f %%%s", where, loss, 100 * recall, ", the best so far" if better else "")
 
     def _checkpoint(self, best: bool) -> None:
         """Keep everything, so that a run that is killed goes on from here, and with it the embedder if it is the best.
