@@ -97,6 +97,7 @@ def test_resuming_replays_what_the_model_chose():
     started = [batch for _, batch in zip(range(3), first, strict=False)]
     second = sampling.HardClassSampler(LABELS, model, pairs=8, candidates=25, batches=6)
     second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
     assert started + list(second) == whole
     assert len(model.answers) == 6
 

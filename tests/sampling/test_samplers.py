@@ -285,6 +285,26 @@ def test_epochs_differ_and_come_back(make, batch_size):
     assert list(sampler) == second
 
 
+@every_sampler
+def test_iterators_of_one_epoch_move_on_to_the_next_once(make, batch_size):
+    sampler = make(labels_of([8] * 14))
+    outer, inner = iter(sampler), iter(sampler)
+    assert next(outer) == next(inner)
+    assert list(inner) == list(outer)
+    assert sampler.epoch == 1
+
+
+@every_sampler
+def test_an_epoch_that_was_left_does_not_end_the_one_that_was_set(make, batch_size):
+    labels = labels_of([8] * 14)
+    sampler, other = make(labels), make(labels)
+    left = iter(sampler)
+    started = [next(left)]
+    sampler.set_epoch(5)
+    assert started + list(left) == list(other)
+    assert (sampler.epoch, sampler.state_dict()["batch"]) == (5, 0)
+
+
 def test_looking_at_a_batch_does_not_use_it_up():
     sampler = sampling.NPairSampler(labels_of([8] * 14), pairs=6)
     peek = next(iter(sampler))
@@ -323,11 +343,24 @@ def test_a_data_loader_takes_the_batches():
         (lambda: sampling.NPairSampler([0, 0], pairs=1, seed=-1), "seed is -1"),
         (lambda: list(sampling.NPairSampler([0, 0], pairs=1, rank=0, world_size=2)), "cannot be shared by 2 ranks"),
         (lambda: sampling.HardClassSampler([0, 0], None, pairs=5, candidates=4), "candidates is 4"),
+        (lambda: sampling.NPairSampler([0, 0], 1).set_epoch(-1), "epoch is -1; it must be at least 0"),
+        (
+            lambda: sampling.NPairSampler([0] * 8, 1).load_state_dict({"epoch": 0, "batch": 5}),
+            "the state is of batch 5 and an epoch has 4; load one of a sampler made alike",
+        ),
     ],
 )
 def test_bad_requests_get_one_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("number", [2.0, 2.5, "2", True], ids=repr)
+@pytest.mark.parametrize("name", ["pairs", "batches", "seed"])
+def test_numbers_that_are_not_whole_are_refused(name, number):
+    """Of 2.5 classes a batch had 3."""
+    with pytest.raises(TypeError, match=f"{name} is {number!r}; it must be a whole number of at least"):
+        sampling.NPairSampler(labels_of([6] * 12), **{"pairs": 2, "batches": 3, name: number})
 
 
 def test_labels_that_are_not_integers_are_refused():

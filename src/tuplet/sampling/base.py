@@ -81,13 +81,15 @@ class ClassSampler(Sampler[list[int]]):
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        start, self._resume = self._resume, 0
+        epoch, start, self._resume = self.epoch, self._resume, 0
         self._drawn = start
-        draws = self.draw(np.random.default_rng([self.seed, self.epoch]))
-        for groups in islice(draws, start, self._batches):
-            self._drawn += 1
+        draws = self.draw(np.random.default_rng([self.seed, epoch]))
+        for number, groups in enumerate(islice(draws, start, self._batches), start + 1):
+            if self.epoch == epoch:  # and nobody has gone to another in the meantime
+                self._drawn = number
             yield [index for group in self._own(groups) for index in group]
-        self.epoch, self._drawn = self.epoch + 1, 0
+        if self.epoch == epoch:
+            self.epoch, self._drawn = epoch + 1, 0
 
     def _own(self, groups: list[Group]) -> list[Group]:
         rank, world_size = self._place or _current_place()
@@ -98,6 +100,7 @@ class ClassSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the epoch that `load_state_dict` has just set is not rewound."""
+        at_least("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch, self._drawn, self._resume = epoch, 0, 0
 
@@ -107,6 +110,10 @@ class ClassSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration go on from where `state` was taken."""
+        if state["batch"] > len(self):
+            raise ValueError(
+                f"the state is of batch {state['batch']} and an epoch has {len(self)}; load one of a sampler made alike"
+            )
         self.epoch, self._drawn = state["epoch"], state["batch"]
         self._resume = self._drawn
 
@@ -123,7 +130,9 @@ def _integers(labels: Labels) -> np.ndarray:
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a number that is too small."""
+    """Refuse what is no whole number, and one that is too small."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     if value < least:
         raise ValueError(f"{name} is {value}; it must be at least {least}")
 

@@ -65,11 +65,12 @@ class HardClassSampler(NPairSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration go on from where `state` was taken."""
         super().load_state_dict(state)
-        self._replay = [list(classes) for classes in state["chosen"]]
+        self._chosen = [list(classes) for classes in state["chosen"]]
+        self._replay = self._chosen
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
         rounds = Rounds(self.members, 2, len(self), rng)
-        known, self._replay = self._replay, []
+        epoch, known, self._replay = self.epoch, self._replay, []
         self._chosen = []
         for number in range(len(self)):
             start = rounds.start_batch(self.classes)
@@ -83,7 +84,7 @@ class HardClassSampler(NPairSampler):
                 chosen = known[number]
             else:
                 rest = [c for c in pool if c not in start][: self.candidates]
-                chosen = self._choose(start, rest, np.random.default_rng([self.seed, self.epoch, number]))
+                chosen = self._choose(start, rest, np.random.default_rng([self.seed, epoch, number]))
             self._chosen.append(chosen)
             for c in chosen:
                 rounds.queue.remove(c)
