@@ -1,5 +1,7 @@
 """Architectures against published counts and shapes, and against literal or foreign versions of themselves."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -214,9 +216,27 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(weights):
     assert "did you mean" not in str(error.value)
 
 
-def test_options_of_another_backbone_are_named():
-    with pytest.raises(TypeError, match=r"resnet50 takes the options .*strides.*'depth'"):
-        models.create("resnet50", depth=50)
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("resnet50", {"depth": 50}, "resnet50 has no option 'depth'; its options are strides"),
+        ("convnet", {"sizes": 50}, "convnet has no option 'sizes'; did you mean 'size'?"),
+        ("efficientnet_lite0", {"depth": 1}, "efficientnet_lite0 has no option 'depth'; it has none, so leave it out"),
+        ("mlp", {}, "mlp needs its option 'features'; give features="),
+        ("mlp", {"features": "ten"}, "features is 'ten' and hidden (512,); they must be the width and a list of"),
+        ("mlp", {"features": 10, "hidden": 64}, "features is 10 and hidden 64; they must be the width and a list of"),
+        ("mlp", {"features": 10, "hidden": [0]}, "features is 10 and hidden [0]; they must be the width and a list of"),
+        ("convnet", {"size": "a"}, "size is 'a' and channels 1; convnet needs a whole size of 4 or more, and 1 or 3"),
+    ],
+)
+def test_wrong_options_get_a_sentence(name, options, sentence):
+    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+        models.create(name, **options)
+
+
+def test_what_is_neither_a_name_nor_a_module_is_refused():
+    with pytest.raises(TypeError, match="the backbone is 50; give a name, such as 'resnet50', or a module"):
+        models.create(50)
 
 
 def test_timm_gets_no_weights_behind_ones_back():

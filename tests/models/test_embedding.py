@@ -64,8 +64,10 @@ def test_pictures_may_come_from_a_generator_and_arrays_are_named():
     embedder = models.create("convnet", dim=3, size=16, channels=3)
     pictures = [Image.new("RGB", (16, 16), (shade, 0, 0)) for shade in (10, 200)]
     assert torch.equal(embedder.embed(picture for picture in pictures), embedder.embed(pictures))
-    with pytest.raises(TypeError, match="not a ndarray"):
+    with pytest.raises(TypeError, match=r"an array of shape \(2, 16, 16, 3\); give a tensor \(n, 3, H, W\)"):
         embedder.embed(np.zeros((2, 16, 16, 3), np.uint8))
+    with pytest.raises(TypeError, match="the images are 5; give a tensor"):
+        embedder.embed(5)
 
 
 @pytest.mark.parametrize("given", [np.zeros((3, 8)), "a.jpg"], ids=lambda given: type(given).__name__)

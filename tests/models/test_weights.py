@@ -125,8 +125,10 @@ def test_missing_batch_counters_are_no_mismatch():
 
 
 def test_a_file_that_is_not_there_names_what_is_known():
-    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*resnet50_v1_imagenet"):
+    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*; give a file's path, or resnet50_v1_imagenet"):
         models.create("resnet50", weights="nowhere.pth")
+    with pytest.raises(FileNotFoundError, match=r"known for convnet; give a file's path$"):
+        models.create("convnet", weights="nowhere.pth")
 
 
 def test_known_weights_without_their_file_say_which(monkeypatch, tmp_path):

@@ -31,13 +31,21 @@ def build(name: str, options: Mapping[str, Any]) -> Backbone:
     """
     if name not in ARCHITECTURES:
         return timms(name, options)
-    try:
-        inspect.signature(ARCHITECTURES[name]).bind(**options)
-    except TypeError as error:
-        raise TypeError(f"{name} takes the options {inspect.signature(ARCHITECTURES[name])}: {error}") from error
+    _check(name, options)
     backbone = ARCHITECTURES[name](**options)
     initialise(backbone)
     return backbone
+
+
+def _check(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a backbone does not have, and the lack of one that it needs."""
+    own = inspect.signature(ARCHITECTURES[name]).parameters
+    if unknown := [option for option in options if option not in own]:
+        close = difflib.get_close_matches(unknown[0], own, 1)
+        others = f"its options are {', '.join(own)}" if own else "it has none, so leave it out"
+        raise TypeError(f"{name} has no option {unknown[0]!r}; {f'did you mean {close[0]!r}?' if close else others}")
+    if missing := [option for option, p in own.items() if p.default is p.empty and option not in options]:
+        raise TypeError(f"{name} needs its option {missing[0]!r}; give {missing[0]}=")
 
 
 def timms(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:

@@ -57,6 +57,8 @@ def create(
     if isinstance(architecture, nn.Module):
         name, backbone = OWN, _own(architecture, weights, preprocessing, example, options)
         prepared, options = backbone.usual, {"channels": backbone.channels}
+    elif not isinstance(architecture, str):
+        raise TypeError(f"the backbone is {architecture!r}; give a name, such as 'resnet50', or a module")
     else:
         name = architecture
         backbone, prepared = _named(architecture, weights, options, told=isinstance(preprocessing, Preprocessing))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -241,6 +242,11 @@ class Embedder(nn.Module):
             raise TypeError(
                 f"this embedder has no preprocessing and so takes a tensor, not {type(images).__name__}; give one, "
                 "such as torch.as_tensor(vectors, dtype=torch.float32), or for pictures create it with preprocessing="
+            )
+        elif isinstance(images, np.ndarray) or not isinstance(images, Iterable | os.PathLike | Image.Image):
+            what = f"an array of shape {images.shape}" if isinstance(images, np.ndarray) else repr(images)
+            raise TypeError(
+                f"the images are {what}; give a tensor (n, 3, H, W) in 0 … 255, paths, the bytes of files or PIL images"
             )
         else:
             images = [images] if isinstance(images, str | os.PathLike | bytes | Image.Image) else list(images)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 from torch import Tensor, nn
 
 from tuplet.models.backbone import Backbone
@@ -21,8 +22,11 @@ class ConvNet(Backbone):
 
     def __init__(self, size: int = 28, channels: int = 1) -> None:
         super().__init__()
-        if size < 4 or channels not in (1, 3):
-            raise ValueError(f"size is {size} and channels {channels}; convnet needs size ≥ 4 and 1 or 3 channels")
+        if not isinstance(size, int | np.integer) or size < 4 or channels not in (1, 3):
+            raise ValueError(
+                f"size is {size!r} and channels {channels!r}; convnet needs a whole size of 4 or more, and 1 or 3 "
+                "channels"
+            )
         self.size = size
         self.usual = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
         self.layers = nn.Sequential(
@@ -55,9 +59,12 @@ class MLP(Backbone):
 
     def __init__(self, features: int, hidden: Sequence[int] = (512,)) -> None:
         super().__init__()
-        widths = [features, *hidden]
-        if min(widths) < 1:
-            raise ValueError(f"features is {features} and hidden {tuple(hidden)}; every width must be positive")
+        widths = [features, *hidden] if isinstance(hidden, Sequence) else []
+        if not widths or not all(isinstance(width, int | np.integer) and width > 0 for width in widths):
+            raise ValueError(
+                f"features is {features!r} and hidden {hidden!r}; they must be the width and a list of widths, such as "
+                "512 and [64, 64], all of them positive"
+            )
         self.features = features
         layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
         self.layers = nn.Sequential(*layers)

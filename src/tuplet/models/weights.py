@@ -69,10 +69,10 @@ def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Know
     else:
         path = Path(weights)
         if not path.is_file():
-            names = ", ".join(name for name, k in KNOWN.items() if k.architecture == architecture)
+            names = [name for name, k in KNOWN.items() if k.architecture == architecture]
             raise FileNotFoundError(
-                f"weights {str(weights)!r} are neither a file nor a name known for {architecture}, "
-                f"which are: {names or 'none'}"
+                f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
+                f"give a file's path{', or ' if names else ''}{' or '.join(names)}"
             )
         checksum = _sha256(path)
         if architecture in ARCHITECTURES:
