@@ -58,11 +58,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
         (
             {"loss": "npair", "sampler": "ngroup", "per_class": 3, "batch_size": 12},
-            "NPairLoss needs batches of the sampler npair, and sampler is 'ngroup' with 3 examples of a class; leave",
+            "NPairLoss needs the batches of sampler='npair', and sampler='ngroup' makes others; leave sampler= out",
         ),
         (
             {"loss": "triplet", "loss_options": {"mining": "disjoint"}, "sampler": "class_balanced", "batch_size": 12},
-            "TripletLoss needs batches of the sampler triplet, and sampler is 'class_balanced' with 4 examples of a",
+            "TripletLoss needs the batches of sampler='triplet', and sampler='class_balanced' makes others; leave",
         ),
         (
             {"loss": losses.SoftmaxLoss(4, 512), "batch_size": 12},
@@ -97,6 +97,21 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"validation": 0.05, "validation_from": 0.5},
             "validation is 0.05, which does not divide 6 training classes; choose another share",
         ),
+        (
+            {"validation": 0.8},
+            "training needs two classes of two examples or more, and there are 1; add examples, or choose a smaller "
+            "validation=",
+        ),
+        *(
+            (
+                {name: value},
+                f"{name} is {value!r} and the data are feature vectors, which are no pictures; leave it out",
+            )
+            for name, value in {
+                **{"size": 32, "resize": 32, "fit": "square", "stored_size": 32},
+                **{"augment": {"mirror": 0.5}, "mirrored": True},
+            }.items()
+        ),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),
@@ -113,7 +128,7 @@ def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
 
 def test_pictures_and_vectors_need_models_that_take_them(tmp_path):
     with pytest.raises(ValueError, match="mlp takes feature vectors and the data are pictures; choose another model"):
-        training.train(pictures(), tmp_path, model="mlp", model_options={"features": 8})
+        training.train(pictures(), tmp_path, model="mlp")
     with pytest.raises(ValueError, match=r"convnet takes pictures and the data are feature vectors.*such as mlp"):
         training.train(vectors(), tmp_path, model="convnet")
     with pytest.raises(TypeError, match="augment has no option 'mirrored'; did you mean 'mirror'"):

@@ -73,12 +73,15 @@ def make_examples(
     data: Dataset, split: Split, settings: Settings, prepared: Preprocessing | None, device: torch.device
 ) -> Examples:
     """Decode each part of a dataset."""
-    if prepared is None and settings.mirrored:
-        raise ValueError("mirrored is True and the data are feature vectors, which have no mirror image; leave it out")
     size = None if prepared is None else settings.stored_size or prepared.resize
 
     def part(places: Tensor) -> Part:
-        store = load(data.select(places), size, settings.cache_folder, on_error=settings.unreadable)
+        try:
+            store = load(data.select(places), size, settings.cache_folder, on_error=settings.unreadable)
+        except (ValueError, OSError) as error:
+            if str(error).endswith("skip it"):
+                raise type(error)(f"{error} with unreadable='skip'") from error
+            raise
         readable = [i not in store.skipped for i in range(len(places))]
         return Part(_placed(store, settings.cache_on_device, device), places[readable])
 

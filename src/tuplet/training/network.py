@@ -23,13 +23,10 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
     if isinstance(settings.model, Embedder):
         embedder = copy.deepcopy(settings.model)
     else:
+        if settings.model == "mlp":  # which cannot be made without them
+            _refuse_other_data("mlp", data, pictures=False)
         embedder = _named(settings.model, settings, loss, data)
-    if (embedder.preprocessing is None) != (data.features is not None):
-        takes, has = ("feature vectors", "pictures") if data.features is None else ("pictures", "feature vectors")
-        raise ValueError(
-            f"{embedder.config.architecture} takes {takes} and the data are {has}; choose another model, such as "
-            f"{'mlp' if data.features is not None else 'resnet50'}"
-        )
+    _refuse_other_data(embedder.config.architecture, data, pictures=embedder.preprocessing is not None)
     frozen = settings.weights is not None if settings.frozen_batchnorm is None else settings.frozen_batchnorm
     if frozen:
         embedder.freeze_batchnorm(affine=frozen is True)
@@ -60,10 +57,8 @@ def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embed
     options = dict(settings.model_options)
     if name == "mlp" and data.features is not None:
         options.setdefault("features", data.features.shape[1])
-    if settings.weights is None and name not in _FROM_SCRATCH:
-        warnings.warn(f"{name} starts from random weights; give weights=, a file or a known name", stacklevel=6)
     prepared = {"size": settings.size, "resize": settings.resize, "how": settings.fit}
-    return models.create(
+    embedder = models.create(
         name,
         dim=settings.dim,
         levels=settings.levels,
@@ -74,6 +69,18 @@ def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embed
         preprocessing={k: v for k, v in prepared.items() if v is not None} or None,
         **options,
     )
+    if settings.weights is None and name not in _FROM_SCRATCH:
+        warnings.warn(f"{name} starts from random weights; give weights=, a file or a known name", stacklevel=6)
+    return embedder
+
+
+def _refuse_other_data(model: str, data: Dataset, pictures: bool) -> None:
+    if pictures == (data.features is not None):
+        takes, has = ("pictures", "feature vectors") if pictures else ("feature vectors", "pictures")
+        raise ValueError(
+            f"{model} takes {takes} and the data are {has}; choose another model, such as "
+            f"{'mlp' if pictures else 'resnet50'}"
+        )
 
 
 def _learns_statistics(network: nn.Module) -> bool:

@@ -23,6 +23,8 @@ _BELONGINGS = {
 }
 #: What an embedder that is made already has decided.
 _DECIDED = ("weights", "model_options", "dim", "levels", "pooling", "layer_norm", "normalize", "size", "resize", "fit")
+#: What is done to pictures alone.
+_OF_PICTURES = ("size", "resize", "fit", "augment", "stored_size", "mirrored")
 #: What every run has: None says nothing of it.
 _NEVER_NONE = ("loss", "model", "steps", "seed")
 
@@ -41,6 +43,9 @@ def resolve(recipe: str | None, said: Mapping[str, Any], data: Dataset) -> Setti
     said = {k: _as_python(v) for k, v in said.items() if not _is_unsaid(k, v)}
     chosen = {} if recipe is None else recipe_for(recipe, data)
     if data.features is not None:
+        if senseless := [name for name in _OF_PICTURES if said.get(name)]:
+            what = f"{senseless[0]} is {said[senseless[0]]!r} and the data are feature vectors"
+            raise ValueError(f"{what}, which are no pictures; leave it out")
         said.setdefault("model", "mlp")
         chosen.pop("levels", None)
     for name, belongings in _BELONGINGS.items():

@@ -31,8 +31,8 @@ def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
     two_of_each = needed == "npair" and each == 2
     if needed not in ("class_balanced", settings.sampler) and not two_of_each:
         raise ValueError(
-            f"{type(loss).__name__} needs batches of the sampler {needed}, and sampler is {settings.sampler!r} with "
-            f"{each} examples of a class; leave it out"
+            f"{type(loss).__name__} needs the batches of sampler={needed!r}, and sampler={settings.sampler!r} makes "
+            "others; leave sampler= out"
         )
     elsewhere = hasattr(loss, "proxies") or settings.memory or settings.sampler == "triplet"
     if each == 1 and not elsewhere:
@@ -68,7 +68,10 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
     """Refuse batches that the classes with a positive pair, of these sizes, cannot fill."""
     each, classes = class_share(settings), len(class_sizes)
     if classes < 2:
-        raise ValueError(f"training needs two classes of two examples or more, and there are {classes}; add examples")
+        instead = ", or choose a smaller validation=" if settings.validation else ""
+        raise ValueError(
+            f"training needs two classes of two examples or more, and there are {classes}; add examples{instead}"
+        )
     if size % each:
         raise ValueError(
             f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
