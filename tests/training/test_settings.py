@@ -103,14 +103,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "validation=",
         ),
         *(
-            (
-                {name: value},
-                f"{name} is {value!r} and the data are feature vectors, which are no pictures; leave it out",
+            ({name: value}, f"{name} is {value!r} and the data are feature vectors, which are no pictures; leave it")
+            for name, value in (
+                *(("size", 32), ("resize", 32), ("fit", "square"), ("stored_size", 32)),
+                *(("augment", {"mirror": 0.5}), ("mirrored", True)),
             )
-            for name, value in {
-                **{"size": 32, "resize": 32, "fit": "square", "stored_size": 32},
-                **{"augment": {"mirror": 0.5}, "mirrored": True},
-            }.items()
         ),
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
