@@ -157,6 +157,9 @@ def test_it_says_what_it_holds():
         (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and .* train, val: call"),
         (lambda: features([2, 2]).split(ratio=float("nan")), "a ratio of nan leaves one side of 2 classes empty"),
         (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),
+        (lambda: features([2, 2]).select([0.7, 1.2]), r"indices must be integers or a mask, got torch\.float32"),
+        (lambda: from_images(np.zeros((2, 0, 5), np.uint8), [0, 1]), r"got \(2, 3, 0, 5\)"),
+        (lambda: from_features(np.zeros((2, 0)), [0, 1]), r"got torch\.float64 \(2, 0\)"),
         (lambda: features([2, 2]).image(0), "holds feature vectors and no images"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),
         (lambda: from_features(np.zeros(4, np.float32), [0] * 4), r"got torch.float32 \(4,\)"),
@@ -176,6 +179,11 @@ def test_types_that_are_not_bytes_or_integers_are_refused():
         from_features(np.zeros((2, 5), np.float32), [0.5, 1])
     with pytest.raises(TypeError, match=r"labels are names already; leave class_names out"):
         from_features(np.zeros((2, 5), np.float32), ["ant", "bee"], class_names=["x", "y"])
+
+
+def test_features_that_a_network_has_just_made_are_only_numbers():
+    data = from_features(torch.nn.Linear(3, 2)(torch.eye(3)), [0, 1, 2])
+    assert not data.features.requires_grad
 
 
 def test_arrays_may_run_backwards_and_have_another_byte_order():

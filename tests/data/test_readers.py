@@ -60,6 +60,21 @@ def test_top_folders_may_name_the_splits(tmp_path):
     assert [test.class_names[c] for c in test.classes] == ["cat"]
 
 
+def test_the_folders_of_splits_may_be_in_capitals(tmp_path):
+    """Else `Train/ant` and `Test/ant` were two classes."""
+    for name in ["Train/ant/1.png", "TEST/ant/1.png"]:
+        picture(tmp_path / name)
+    data = tuplet_data.open(tmp_path)
+    assert data.class_names == ("ant",)
+    assert sorted(data.splits) == ["test", "train"]
+
+
+def test_a_folder_may_have_the_ending_of_a_file(tmp_path):
+    for name in ("birds.csv", "birds.npz"):
+        picture(tmp_path / name / "ant" / "1.png")
+        assert tuplet_data.open(tmp_path / name).class_names == ("ant",)
+
+
 def test_members_of_plain_tars_are_read_in_place_and_of_compressed_ones_from_memory(photos, tmp_path):
     plain = Files.of(pack(photos, tmp_path / "p.tar"))
     packed = Files.of(pack(photos, tmp_path / "p.tar.gz", "w:gz"))
@@ -227,6 +242,9 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
         ("path,label\na.png,1\na.png,\n", "row 3 of .* has no label"),
         ("path,label\na.png,1\na.png, \n", "row 3 of .* has no label"),
         ("path,label,label\na.png,1,2\n", "has the column 'label' twice"),
+        ("path,label,width,height\na.png,1,inf,9\n", "row 2 of .* has the size inf × 9; both must be numbers above 0"),
+        ("path,label\na.png,1\na.png,01\n", "writes the label 1 both '01' and '1'; write it one way"),
+        ('path,label\n"a.png,1\n' + "a.png,1\n" * 20_000, r"t\.csv cannot be read \(field larger .*\); .* quotes"),
         ("path,label\na.png,caf\xe9\n", r"t\.csv is not in UTF-8: .*; save it as UTF-8"),
     ],
 )
@@ -248,6 +266,12 @@ def test_a_damaged_parquet_table_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):
         tuplet_data.open(tmp_path / "t.parquet")
+
+
+def test_a_label_that_is_no_number_is_missing_in_a_parquet_table(tmp_path):
+    rows = [{"path": "a.png", "label": 1.0}, {"path": "a.png", "label": float("nan")}]
+    with pytest.raises(ValueError, match=r"row 3 of .*t\.parquet has no label; fill it in or remove the row"):
+        tuplet_data.open(write_table(tmp_path / "t.parquet", rows))
 
 
 def test_spaces_around_a_field_do_not_make_another_class(tmp_path):

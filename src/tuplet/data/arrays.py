@@ -36,7 +36,7 @@ def from_images(
         pixels = pixels[:, None].expand(-1, 3, -1, -1)
     elif pixels.ndim == 4 and pixels.shape[1] != 3 and pixels.shape[3] == 3:
         pixels = pixels.permute(0, 3, 1, 2)
-    if pixels.ndim != 4 or pixels.shape[1] != 3:
+    if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape[2:]:
         raise ValueError(f"images must be (N, H, W), (N, 3, H, W) or (N, H, W, 3), got {tuple(pixels.shape)}")
     numbers, names = _named(labels, class_names)
     return Dataset(numbers, names, images=pixels, splits=None if splits is None else tuple(splits))
@@ -54,7 +54,7 @@ def from_features(
     ('ant', 'bee')
     """
     vectors = _tensor(features)
-    if vectors.ndim != 2 or not vectors.is_floating_point():
+    if vectors.ndim != 2 or not vectors.shape[1] or not vectors.is_floating_point():
         raise ValueError(f"features must be floats (N, d), got {vectors.dtype} {tuple(vectors.shape)}")
     vectors = vectors.float()
     if not bool(torch.isfinite(vectors).all()):
@@ -97,18 +97,18 @@ def _read(path: Path) -> Any:
 
 
 def _tensor(array: Array) -> Tensor:
-    """The array as a tensor, copied only where torch cannot share it: steps backwards, another byte order."""
+    """The array as a tensor that ends any graph, copied only where torch cannot share it: steps back, other byte order."""
     if not isinstance(array, Tensor):
         array = np.asarray(array)
         if min(array.strides, default=0) < 0:
             array = array.copy()
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return torch.as_tensor(array)
+    return torch.as_tensor(array).detach()
 
 
 def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
-    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.dtype.kind in "UO":
         each = np.asarray(labels, dtype=object)  # numpy would write what else stands among names as text
         others = [label for label in each.flat if not isinstance(label, str)]

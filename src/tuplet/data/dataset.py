@@ -89,6 +89,8 @@ class Dataset:
         wanted = torch.as_tensor(indices)
         if wanted.dtype == torch.bool and len(wanted) != len(self):
             raise ValueError(f"the mask has {len(wanted)} entries for {len(self)} examples; they must agree")
+        if wanted.is_floating_point() and len(wanted):
+            raise ValueError(f"indices must be integers or a mask, got {wanted.dtype}; round them first")
         wanted = wanted.nonzero()[:, 0] if wanted.dtype == torch.bool else wanted.long()
         numbers = wanted.tolist()
         images = self.images

@@ -13,7 +13,7 @@ SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "galler
 def class_folders(files: Files) -> Dataset:
     """Images whose folder is their class: `bee/1.jpg`, or `train/bee/1.jpg` where all top folders name splits.
 
-    The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
+    Capitals in the name of a split make no other one. The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
     """
     names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
     if not names:
@@ -23,8 +23,8 @@ def class_folders(files: Files) -> Dataset:
         if not folders:
             raise ValueError(f"the image {name} in {files.source} lies in no class folder; move it into one")
     splits = None
-    if all(len(folders) > 1 and folders[0] in SPLIT_FOLDERS for folders in parts):
-        splits = tuple(folders[0] for folders in parts)
+    if all(len(folders) > 1 and folders[0].lower() in SPLIT_FOLDERS for folders in parts):
+        splits = tuple(folders[0].lower() for folders in parts)
         parts = [folders[1:] for folders in parts]
     classes = ["/".join(folders) for folders in parts]
     number = {name: label for label, name in enumerate(sorted(set(classes)))}

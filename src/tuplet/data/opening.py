@@ -64,7 +64,8 @@ def open(
 
 
 def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool) -> Dataset:
-    is_table, is_features = (path.suffix.lower() in endings for endings in (TABLE_ENDINGS, FEATURE_ENDINGS))
+    ending = path.suffix.lower() if path.is_file() else ""
+    is_table, is_features = ending in TABLE_ENDINGS, ending in FEATURE_ENDINGS
     if columns and not is_table:
         raise ValueError(f"columns is given, but {path} is no table ({', '.join(TABLE_ENDINGS)}); leave it out")
     if layout and (is_table or is_features):

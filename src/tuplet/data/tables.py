@@ -3,6 +3,8 @@
 import csv
 import glob
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import torch
@@ -55,6 +57,8 @@ def _csv(path: Path) -> dict[str, list[str]]:
             lines = [[field.strip() for field in row] for row in csv.reader(file) if row]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read ({error}); look for quotes that are not closed") from error
     if not lines:
         raise ValueError(f"{path} is empty; its first line must name the columns path and label")
     header, *rows = lines
@@ -76,15 +80,20 @@ def _parquet(path: Path) -> dict[str, list[str]]:
         columns = parquet.read_table(path).to_pydict()
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read ({str(error).split('. ')[0]}); save it again") from error
-    return {name: ["" if v is None else str(v) for v in column] for name, column in columns.items()}
+    # A number that is not equal to itself is NaN, by which many write that it is missing.
+    return {name: ["" if v is None or v != v else str(v) for v in column] for name, column in columns.items()}
 
 
 def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Labels from 0 on, in the order of the integers or names that the table has, and the name of each."""
     try:
-        order: list[str] = sorted(set(raw), key=int)
+        order: list[str] = sorted(sorted(set(raw)), key=int)
     except ValueError:
         order = sorted(set(raw))
+    else:
+        for one, other in pairwise(order):
+            if int(one) == int(other):
+                raise ValueError(f"{path} writes the label {int(one)} both {one!r} and {other!r}; write it one way")
     number = {value: label for label, value in enumerate(order)}
     name = dict(zip(raw, classes, strict=True))
     for value, other in zip(raw, classes, strict=True):
@@ -117,7 +126,7 @@ def _aspects(path: Path, widths: Sequence[str], heights: Sequence[str]) -> torch
             width, height = map(float, size)
         except ValueError:
             width = height = 0.0
-        if not (width > 0 and height > 0):
+        if not (0 < width < inf and 0 < height < inf):
             raise ValueError(f"row {number} of {path} has the size {' × '.join(size)}; both must be numbers above 0")
         aspects.append(width / height)
     return torch.tensor(aspects)

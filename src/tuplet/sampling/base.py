@@ -119,7 +119,7 @@ class ClassSampler(Sampler[list[int]]):
 
 
 def _integers(labels: Labels) -> np.ndarray:
-    array = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"labels must be a list of at least one integer, got shape {array.shape}")
     if array.dtype.kind not in "iu":
