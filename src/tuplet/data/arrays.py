@@ -97,7 +97,7 @@ def _read(path: Path) -> Any:
 
 
 def _tensor(array: Array) -> Tensor:
-    """The array as a tensor that ends any graph, copied only where torch cannot share it: steps back, other byte order."""
+    """The array as a tensor of no graph, copied only where torch cannot share it: steps back, another byte order."""
     if not isinstance(array, Tensor):
         array = np.asarray(array)
         if min(array.strides, default=0) < 0:

@@ -13,7 +13,7 @@ SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "galler
 def class_folders(files: Files) -> Dataset:
     """Images whose folder is their class: `bee/1.jpg`, or `train/bee/1.jpg` where all top folders name splits.
 
-    Capitals in the name of a split make no other one. The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
+    A split may be in capitals. The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
     """
     names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
     if not names:
