@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +104,8 @@ def test_searching(place):
     assert (
         len(json.loads(typed("search", place / "things.index", *two, "--json", "--together", "--mirror").output)) == 1
     )
+    folder = json.loads(typed("search", place / "things.index", place / "photos/green", "--json").output)
+    assert [Path(each["photograph"]).name for each in folder] == ["0.png", "1.png", "2.png", "3.png"]
     sheet = place / "sheet.jpg"
     assert typed("search", place / "things.index", *two, "--sheet", sheet, "--top", "4").exit_code == 0
     assert Image.open(sheet).size == (12 + 5 * 172, 12 + 2 * 212)
@@ -121,15 +124,18 @@ def test_a_sheet_that_is_too_wide_for_its_format(place, monkeypatch, ending):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["nowhere.index", "photo.jpg"], 1, "nowhere.index is no index"),
-        (["things.index", "nowhere.jpg"], 1, "nowhere.jpg"),
+        (["nowhere.index", "photo.jpg"], 1, "nowhere.index does not exist; make an index with tuplet index"),
+        (["photos", "photo.jpg"], 1, "photos is no index: it has no index.json; make one with tuplet index"),
+        (["things.index", "nowhere.jpg"], 1, "nowhere.jpg does not exist; give pictures, or folders of pictures"),
         (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
         (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is no valid JSON"),
         (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
         (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
         (["things.index", "photos/red/0.png", "--sheet", "s.psd"], 2, "--sheet is s.psd; its ending must be"),
-        (["things.index", "photos/red/0.png", "--label", "pink"], 0, "0.png: nothing in the index fits"),
+        (["things.index", "photos/red/0.png", "--label", "gren"], 1, "no label 'gren'; did you mean 'green'?"),
+        (["things.index", "photos/red/0.png", "--label", "x"], 1, "no label 'x'; it has 3, such as blue, green"),
+        (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 0, "0.png: nothing in the index fits"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, sentence):

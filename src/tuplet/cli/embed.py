@@ -13,12 +13,10 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from tuplet import extras
-from tuplet.cli.places import picture_embedder_of
+from tuplet.cli.places import picture_embedder_of, pictures_of
 from tuplet.cli.trouble import say
 from tuplet.data.batches import ahead
 from tuplet.data.decode import read_image
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.durable import replace_file, writing
 from tuplet.models import Embedder
 from tuplet.progress import track
@@ -54,7 +52,7 @@ def embed(
     if out.suffix not in FORMATS:
         raise typer.BadParameter(f"--out is {out}; its ending must be one of {', '.join(FORMATS)}")
     embedder = picture_embedder_of(model, device)
-    paths = [_as_text(path) for given in pictures for path in _pictures(given)]
+    paths = [_as_text(path) for given in pictures for path in pictures_of(given)]
     out.parent.mkdir(parents=True, exist_ok=True)
     # Better to hear now than after the last picture that nothing can be written there.
     with writing(out):
@@ -69,18 +67,6 @@ def embed(
     print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{left_out}")
 
 
-def _pictures(given: Path) -> list[Path]:
-    """A file as it is; of a folder all pictures below it, in order, as `tuplet.data.open` finds them."""
-    if not given.exists():
-        raise FileNotFoundError(f"{given} does not exist; give pictures, or folders of pictures")
-    if given.is_file():
-        return [given]
-    found = [given / name for name in Files.of(given) if name.lower().endswith(IMAGE_ENDINGS)]
-    if not found:
-        raise ValueError(f"{given} holds no pictures; expected files such as 1.jpg")
-    return found
-
-
 def _vectors(embedder: Embedder, paths: Sequence[str], skip: bool) -> tuple[np.ndarray, list[str]]:
     """The vectors of the pictures, and their paths; one that cannot be read is an error, or is said and left out."""
     kept: list[str] = []
@@ -91,7 +77,7 @@ def _vectors(embedder: Embedder, paths: Sequence[str], skip: bool) -> tuple[np.n
             return pixels(read_image(path), embedder)
         except (ValueError, OSError) as error:
             if not skip:
-                raise
+                raise type(error)(f"{error} with --unreadable skip") from error
             return str(error)
 
     def readable() -> Iterator[Tensor]:

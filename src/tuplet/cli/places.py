@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from tuplet import models
+from tuplet.data.files import Files
+from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.models import Embedder
 from tuplet.models.folder import CONFIG
 from tuplet.reports.run import read_json
@@ -50,3 +52,15 @@ def run_of(folder: Path) -> dict[str, Any] | None:
     """What the run in a folder says of itself, if there is one."""
     path = folder / "run.json"
     return read_json(path) if path.is_file() else None
+
+
+def pictures_of(given: Path) -> list[Path]:
+    """A file as it is; of a folder all pictures below it, in order, as `tuplet.data.open` finds them."""
+    if not given.exists():
+        raise FileNotFoundError(f"{given} does not exist; give pictures, or folders of pictures")
+    if given.is_file():
+        return [given]
+    found = [given / name for name in Files.of(given) if name.lower().endswith(IMAGE_ENDINGS)]
+    if not found:
+        raise ValueError(f"{given} holds no pictures; expected files such as 1.jpg")
+    return found

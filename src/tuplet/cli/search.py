@@ -1,5 +1,6 @@
 """`tuplet search`."""
 
+import difflib
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 from PIL import Image
 
 from tuplet import search as searching
-from tuplet.cli.places import embedder_of, usable_device
+from tuplet.cli.places import embedder_of, pictures_of, usable_device
 from tuplet.cli.show import table
 from tuplet.data.decode import read_image
 from tuplet.search.looking import contact_sheet, query_views
@@ -16,7 +17,9 @@ from tuplet.search.looking import contact_sheet, query_views
 
 def search(
     index: Annotated[str, typer.Argument(metavar="INDEX", help="What tuplet index wrote.")],
-    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTOS", help="What to look for.")],
+    photographs: Annotated[
+        list[Path], typer.Argument(metavar="PHOTOS", help="What to look for: files, and folders of files.")
+    ],
     top: Annotated[int, typer.Option(min=1, help="How many results.")] = 10,
     label: Annotated[list[str] | None, typer.Option(help="Only results with this label; may be repeated.")] = None,
     where: Annotated[str | None, typer.Option(help="Only results with these metadata: '{\"year\": 2011}'.")] = None,
@@ -43,8 +46,9 @@ def search(
     things = searching.open(index, None if model is None else embedder_of(model))
     things.embedder.to(usable_device(device))
     conditions = _conditions(where)
-    if label:  # typed as text, whatever they are in the index
-        conditions["label"] = [value for value in things.counts() if str(value) in label]
+    if label:
+        conditions["label"] = _labels(things, index, label)
+    photographs = [path for given in photographs for path in pictures_of(given)]
     queries = query_views(things, photographs, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
@@ -73,6 +77,16 @@ def search(
                 raise
             size = f"{drawn.width:,} × {drawn.height:,} pixels"
             raise ValueError(f"{sheet} cannot hold {size} ({error}); choose a smaller --top, or .png") from error
+
+
+def _labels(things: searching.Searchable, index: str, typed: list[str]) -> list[Any]:
+    """The labels as they are in the index, whatever their type."""
+    labels = {str(value): value for value in things.counts()}
+    if unknown := [name for name in typed if name not in labels]:
+        close = difflib.get_close_matches(unknown[0], labels, 1)
+        some = f"it has {len(labels):,}, such as {', '.join(list(labels)[:5])}" if labels else "it has none"
+        raise ValueError(f"{index} has no label {unknown[0]!r}; {f'did you mean {close[0]!r}?' if close else some}")
+    return [labels[name] for name in typed]
 
 
 def _conditions(where: str | None) -> dict[str, Any]:

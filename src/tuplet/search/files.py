@@ -40,10 +40,11 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """The state that was committed last; a folder that is no index, or a damaged one, is refused."""
     path = folder / MANIFEST
+    make = "with tuplet index, or search.create in Python"
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} does not exist; make an index {make}")
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} is no index: it has no {MANIFEST}; make one with tuplet index, or Index.create in Python"
-        )
+        raise FileNotFoundError(f"{folder} is no index: it has no {MANIFEST}; make one {make}")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         written = about.pop("format")

@@ -82,7 +82,7 @@ class Index:
         _refuse_others(folder)
         with files.only_writer(folder):
             if (folder / files.MANIFEST).exists():
-                raise FileExistsError(f"{folder} is an index already; open it with Index.open, or choose another name")
+                raise FileExistsError(f"{folder} is an index already; open it with search.open, or choose another name")
             if embedder is not None:
                 embedder.save(folder / MODEL)
                 for path in (folder / MODEL).iterdir():
