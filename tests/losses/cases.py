@@ -122,6 +122,7 @@ CASES = [
         labels="pairs",
     ),
     Case("npair_all", losses.NPairAllLoss, ot.npair_all),
+    Case("npair_all_scaled", lambda: losses.NPairAllLoss(scale=7.0), lambda x, y, **k: ot.npair_all(x, y, 7.0, **k)),
     Case("nca", losses.NCALoss, op.nca),
     Case("nca_scaled", lambda: losses.NCALoss(scale=30.0), lambda x, y, **k: op.nca(x, y, 30.0, **k)),
     # At 45° a negative that copies the positive lies on the hinge itself, and rounding decides; 36° has no such case.
@@ -131,7 +132,7 @@ CASES = [
     ),
     Case("angular", losses.AngularLoss, ot.angular),
     Case("npair_angular", losses.NPairAngularLoss, ot.npair_angular),
-    Case("lifted_structure", losses.LiftedStructureLoss, op.lifted_structure, gallery=False),
+    Case("lifted_structure", losses.LiftedStructureLoss, op.lifted_structure),
     Case("generalized_lifted", losses.GeneralizedLiftedLoss, op.generalized_lifted),
     Case("binomial", losses.BinomialDevianceLoss, op.binomial_deviance),
     Case(

@@ -54,20 +54,23 @@ def generalized_lifted(x, labels, margin=1.0, **look):
     return mean(terms, x)
 
 
-def lifted_structure(x, labels, margin=1.0, same=None):
+def lifted_structure(x, labels, margin=1.0, gallery=None, gallery_labels=None, same=None):
     """NRA (3): 1/(2|P|) Σ over unordered positive pairs of [log(Σ_{N_i} e^{m−d} + Σ_{N_j} e^{m−d}) + d_ij]₊².
 
-    A pair neither end of which has a negative is undefined and no part of |P|. The batch is its own gallery: the
-    negatives of a pair's second end are not defined in another one.
+    A pair neither end of which has a negative is undefined and no part of |P|. With a gallery a pair is a query and a
+    member, and the negatives of both ends are those in the gallery.
     """
-    lists = list(sets(x, labels, same=same))
+    lists = list(sets(x, labels, gallery, gallery_labels, same))
+    members, ends = x, lists
+    if gallery is not None:
+        members, ends = gallery, list(sets(gallery, gallery_labels, same=same))
     terms = []
     for i, (positives, negatives) in enumerate(lists):
-        for j in [j for j in positives if i < j]:
-            pushes = [margin - distance(x[i], x[k]) for k in negatives]
-            pushes += [margin - distance(x[j], x[l]) for l in lists[j][1]]
+        for j in [j for j in positives if gallery is not None or i < j]:
+            pushes = [margin - distance(x[i], members[k]) for k in negatives]
+            pushes += [margin - distance(members[j], members[l]) for l in ends[j][1]]
             if pushes:
-                terms.append(hinge(log_sum(pushes) + distance(x[i], x[j])) ** 2)
+                terms.append(hinge(log_sum(pushes) + distance(x[i], members[j])) ** 2)
     return mean(terms, x) / 2
 
 

@@ -107,3 +107,9 @@ def test_custom_comparison_with_proxies():
     value = loss(x, has, same=lambda classes, has: has.T[classes], block_rows=2)
     torch.testing.assert_close(value, truth)
     torch.testing.assert_close(*(torch.autograd.grad(v, loss.proxies)[0] for v in (value, truth)))
+
+
+@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
+def test_proxies_begin_at_about_unit_length(make):
+    lengths = make(50, 400).proxies.norm(dim=1)
+    assert ((lengths > 0.8) & (lengths < 1.2)).all()

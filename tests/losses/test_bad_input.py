@@ -171,6 +171,7 @@ def test_tensors_of_two_devices():
 
 @pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
 def test_no_proxies(make):
+    make(1, 1)
     with refused(ValueError, "num_classes=0", "dim=4", "at least 1"):
         make(0, 4)
     with refused(ValueError, "num_classes=3", "dim=0", "at least 1"):

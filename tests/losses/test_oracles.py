@@ -102,6 +102,9 @@ def test_generalized_lifted():
 def test_lifted_structure():
     # log(e^{1−4} + e^{1−5}) + 3 = log(1 + 1/e), squared, over 2·1.
     close(pairs.lifted_structure(*TRIANGLE, margin=1.0), log(1 + 1 / e) ** 2 / 2)
+    # In a gallery the member 3 away has the negative 7 away: log(e^{1−4} + e^{1−7}) + 3.
+    x, y, look = line(0, (3, 0), (-4, 1))
+    close(pairs.lifted_structure(x, y, **look), log(1 + e**-3) ** 2 / 2)
 
 
 def test_nca():
