@@ -190,6 +190,7 @@ def test_autocast_does_not_coarsen_the_colours():
         ({"fit": "wide"}, "fit is 'wide'; it must be 'square', 'shorter' or 'longer'"),
         ({"size": 0}, "size is 0 and resize 256; both must be positive"),
         ({"resize": -1}, "size is 224 and resize -1; both must be positive"),
+        ({"size": 8.5}, r"size is 8\.5 and resize 256; both must be positive whole numbers"),
     ],
 )
 def test_bad_options_get_one_sentence(options, message):
@@ -200,6 +201,8 @@ def test_bad_options_get_one_sentence(options, message):
 def test_an_index_of_the_wrong_length_gets_one_sentence():
     with pytest.raises(ValueError, match="index has 3 entries for 4 images"):
         Augment(size=8)(pictures(4), torch.arange(3), 0)
+    with pytest.raises(ValueError, match="aspects has 1 entries for 4 images"):
+        Augment(size=8)(pictures(4), torch.arange(4), 0, torch.ones(1))
 
 
 @pytest.mark.parametrize("area", ["0.25:1", 0.25, (0.5,), (0.5, 0.2), (0, 1)])

@@ -132,6 +132,9 @@ def test_bad_requests_get_one_sentence():
         views(image, 8, crops=3)
     with pytest.raises(ValueError, match="how is 'wide'"):
         views(image, 8, fit="wide")
+    for size, resize in ((0, 8), (8, 0), (8.5, 8)):
+        with pytest.raises(ValueError, match=f"size is {size} and resize {resize}; both must be positive whole"):
+            views(image, size, resize)
 
 
 def test_true_proportions_make_a_circle_of_a_squashed_circle():

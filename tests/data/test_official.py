@@ -203,8 +203,14 @@ def test_mnist(monkeypatch, tmp_path, form, dot):
     train, test = data.split()
     assert train.labels.tolist() == [3, 1, 0, 1, 2]
     assert (np.asarray(test.image(1).convert("L")) == images["t10k"][1]).all()
+    if form == "gz":
+        damaged = bytearray(path.read_bytes())
+        damaged[10] ^= 0xFF  # the first byte of what is compressed
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"^MNIST in .* is damaged \(t10k-labels.*\); fetch it again$"):
+            tuplet_data.open(tmp_path)
     path.write_bytes(b"not idx")
-    with pytest.raises(ValueError, match=r"t10k-labels.* is damaged: .*; fetch it again"):
+    with pytest.raises(ValueError, match=r"^MNIST in .* is damaged \(t10k-labels.*\); fetch it again$"):
         tuplet_data.open(tmp_path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="has no file t10k-labels-idx1-ubyte"):
@@ -222,6 +228,22 @@ def test_a_line_with_too_few_columns_is_a_sentence(tmp_path):
     cub(tmp_path)
     (tmp_path / "CUB_200_2011/images.txt").write_text("1 a.jpg\n2\n")
     with pytest.raises(ValueError, match=r"a line of .*images\.txt in .* has not 2 columns: '2'"):
+        tuplet_data.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (b"1 1\n2 1\n3 100\n4 101\n", "nothing about '5'"),
+        (b"1 one\n", "invalid literal for int"),
+        (b"1 \xff\n", "'utf-8' codec can't decode"),
+        (b"1 1\n2 1\n3 100\n4 101\n5 999\n", "labels run from 0 to 998, outside the 200 class names"),
+    ],
+)
+def test_a_damaged_list_gets_one_sentence(tmp_path, lines, reason):
+    cub(tmp_path)
+    (tmp_path / "CUB_200_2011/image_class_labels.txt").write_bytes(lines)
+    with pytest.raises(ValueError, match=rf"^CUB-200-2011 in .* is damaged \({reason}.*\); fetch it again$"):
         tuplet_data.open(tmp_path)
 
 

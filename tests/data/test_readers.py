@@ -96,6 +96,25 @@ def test_a_tar_with_a_damaged_header_is_not_read_up_to_there(photos, tmp_path, m
         tuplet_data.open(path)
 
 
+def test_a_file_of_which_a_tar_leaves_out_the_zeros_is_whole(tmp_path):
+    """What GNU tar writes with --sparse: a list of the parts that are kept, and then these."""
+    whole = io.BytesIO()
+    Image.new("RGB", (60, 60)).save(whole, "BMP")
+    kept = whole.getvalue()[:512]
+    stored = b"1\n0\n512\n".ljust(512, b"\0") + kept
+    about = tarfile.TarInfo("ant/1.bmp")
+    about.size = len(stored)
+    about.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "ant/1.bmp",
+        "GNU.sparse.realsize": str(len(whole.getvalue())),
+    }
+    with tarfile.open(tmp_path / "s.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(about, io.BytesIO(stored))
+    assert tuplet_data.open(tmp_path / "s.tar").image(0).size == (60, 60)
+
+
 @pytest.mark.parametrize("form", ["gz", "bz2", "xz"])
 def test_one_changed_byte_of_a_compressed_tar_gets_one_sentence(tmp_path, form):
     noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)

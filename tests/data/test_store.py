@@ -181,6 +181,18 @@ def test_a_cache_that_was_tampered_with_gets_one_sentence(photos, tmp_path):
     os.truncate(pixels, 1000)
     with pytest.raises(ValueError, match="holds 1,000 bytes for 40 pictures; delete that folder"):
         load(data, 24, tmp_path / "cache", workers=0)
+    (pixels.parent / "facts.json").write_text("{")
+    with pytest.raises(ValueError, match=r"the cache .* cannot be read \(Expecting .*\); delete that folder"):
+        load(data, 24, tmp_path / "cache", workers=0)
+
+
+def test_a_cache_that_cannot_be_made_gets_one_sentence(photos, tmp_path, monkeypatch):
+    data, file = tuplet_data.open(photos), tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(NotADirectoryError, match="file is a file; give a folder for the cache"):
+        load(data, 24, file, workers=0)
+    with pytest.raises(OSError, match=r"below could not be written \(.*Not a directory.*\); give another folder"):
+        load(data, 24, file / "below", workers=0)
 
 
 def test_arrays_and_features_are_taken_as_they_are():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tuplet.counter import uniform
-from tuplet.data.crops import boxes_at, constant, crop, mirrored, paint_outside, picture_sizes
+from tuplet.data.crops import boxes_at, check_sizes, constant, crop, mirrored, paint_outside, picture_sizes
 from tuplet.data.decode import MEAN_COLOUR, Fit
 
 _GREY = (0.299, 0.587, 0.114)
@@ -63,8 +63,7 @@ class Augment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.resize < 1:
-            raise ValueError(f"size is {self.size} and resize {self.resize}; both must be positive")
+        check_sizes(self.size, self.resize)
         if self.fit not in get_args(Fit):
             raise ValueError(f"fit is {self.fit!r}; it must be 'square', 'shorter' or 'longer'")
         if self.area is not None and not (_two_numbers(self.area) and 0 < self.area[0] <= self.area[1] <= 1):
@@ -82,8 +81,9 @@ class Augment:
 
         `index` (N,) numbers the samples in their dataset, `step` the training step or the epoch.
         """
-        if len(index) != len(images):
-            raise ValueError(f"index has {len(index)} entries for {len(images)} images; they must agree")
+        for name, given in (("index", index), ("aspects", index if aspects is None else aspects)):
+            if len(given) != len(images):
+                raise ValueError(f"{name} has {len(given)} entries for {len(images)} images; they must agree")
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             aspects = torch.ones(len(images), device=images.device) if aspects is None else aspects
             chance = self._chances(index, step)

@@ -20,7 +20,7 @@ from torch import Tensor
 from tuplet.data import decode
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Held, Piece
-from tuplet.durable import flush
+from tuplet.durable import first_line, flush, writing
 
 _FORMAT = "tuplet pictures 1"
 _PIXELS, _FACTS = "pixels.u8", "facts.json"
@@ -36,11 +36,17 @@ def cached(folder: Path, data: Dataset, size: int, fill: Fill) -> tuple[Tensor, 
     """
     place = folder / fingerprint(data, size)
     if not place.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is a file; give a folder for the cache")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         with _locked(place.with_suffix(".lock")):
             if not place.exists():  # nobody has written it while this process waited for the lock
                 _write(place, len(data), size, fill)
-    facts = json.loads((place / _FACTS).read_text())
+    try:
+        facts = json.loads((place / _FACTS).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the cache {place} cannot be read ({first_line(error)}); delete that folder") from error
     count = len(facts["aspects"])
     found = (place / _PIXELS).stat().st_size
     if found != count * 3 * size * size:

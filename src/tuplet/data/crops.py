@@ -7,6 +7,7 @@ the picture, and has left and right exchanged for the mirror image.
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,6 +19,12 @@ from tuplet.data.decode import MEAN_COLOUR, Fit
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Numbers on a device, copied there once: a copy in every step would make the host wait for the device."""
     return torch.tensor(values, device=device)
+
+
+def check_sizes(size: int, resize: int) -> None:
+    """Refuse sizes of crops, and of the pictures that they are cut from, that are none."""
+    if not all(isinstance(side, int | np.integer) and side > 0 for side in (size, resize)):
+        raise ValueError(f"size is {size} and resize {resize}; both must be positive whole numbers")
 
 
 def crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
@@ -90,6 +97,7 @@ def views(
     >>> views(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), 56, resize=64, crops=5, mirror=True).shape
     torch.Size([2, 10, 3, 56, 56])
     """
+    check_sizes(size, resize)
     if crops not in (1, 5):
         raise ValueError(f"crops is {crops}; it must be 1 (the centre) or 5 (with the corners)")
     aspects = torch.ones(len(images), device=images.device) if aspects is None else aspects

@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Held:
-    """A file of a compressed tar, which cannot be read in pieces and is held in memory."""
+    """A file that its tar has compressed, without its zeros or as a link, and that is held in memory for that."""
 
     content: bytes
     name: str
@@ -134,7 +134,7 @@ def _in_tar(path: Path) -> Iterator[Named]:
             in_place = isinstance(tar.fileobj, io.BufferedReader)  # and not a stream that decompresses
             for member in tar:
                 name = member.name.removeprefix("./")
-                if member.isfile() and in_place:
+                if in_place and member.isfile() and not member.issparse():
                     yield name, Piece(str(path), member.offset_data, member.size, name)
                 elif content := tar.extractfile(member):
                     yield name, Held(content.read(), f"{path}/{name}")

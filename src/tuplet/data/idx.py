@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import zlib
 
 import numpy as np
 
@@ -32,5 +33,5 @@ def _array(files: Files, stem: str, dimensions: int) -> np.ndarray:
             raise ValueError(f"it begins with {content[:4].hex()} and not with 000008{dimensions:02x}")
         shape = np.frombuffer(content, ">u4", dimensions, offset=4)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-    except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{names[0]} in {files.source} is damaged: {error}; fetch it again") from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{names[0]}: {error}") from error

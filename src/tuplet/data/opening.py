@@ -85,7 +85,11 @@ def _read(path: Path, layout: str | None, columns: Mapping[str, str] | None, com
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
     if found is None:
         return class_folders(files)
-    data = found.read(files)
+    try:
+        data = found.read(files)
+    except (KeyError, ValueError) as error:
+        reason = f"nothing about {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{found.title} in {path} is damaged ({reason}); fetch it again") from error
     if complete:
         found.check(data, str(path))
     return data
