@@ -190,6 +190,7 @@ def test_losses_are_listed_with_equation_inputs_and_paper(place):
     one = succeeded(tuplet("losses", "ranked_list", cwd=place))
     assert "RankedListLoss(alpha=1.2, margin=0.4, temperature=10.0" in one
     assert "w = e^{T(α − d)}" in one
+    assert "MarginLoss(beta=1.2, margin=0.2, learn_beta=False, mining=…)" in typed("losses", "margin", cwd=place).output
 
 
 def test_help_teaches_every_command_and_every_setting(tmp_path):
@@ -201,6 +202,7 @@ def test_help_teaches_every_command_and_every_setting(tmp_path):
     page = succeeded(tuplet("train", "--help", cwd=tmp_path))
     for option in describe_options():
         assert f"--{option.name.replace('_', '-')} " in page
+    assert "None" not in page  # which is typed as none
 
 
 def test_help_needs_no_torch(tmp_path):

@@ -18,11 +18,12 @@ from tuplet import models
         ("bn_inception", {"levels": "MH", "pooling": "mean+max", "normalize": "eval", "preprocessing": {"size": 64}}),
     ],
 )
-def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options):
+def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options, capfd, recwarn):
     torch.manual_seed(0)
     embedder = models.create(name, dim=6, **options)
     embedder.train()
     models.export_onnx(embedder, tmp_path / "embedder.onnx")
+    assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])
     assert [p.name for p in tmp_path.iterdir()] == ["embedder.onnx"]
     assert embedder.training
     session = onnxruntime.InferenceSession(tmp_path / "embedder.onnx")

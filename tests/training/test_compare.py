@@ -18,9 +18,16 @@ from tuplet.training.published import _LINES, benchmark, recall_ks
 QUICK = {"steps": 2, "batch_size": 12, "per_class": 3, "dim": 4}
 
 
-def test_means_and_deviations_are_over_the_seeds(tmp_path, monkeypatch):
+def test_means_and_deviations_are_over_the_seeds(tmp_path, monkeypatch, caplog):
     names = ["npair", "raw_vthm", "triplet"]
-    found = training.compare(vectors(), iter(names), (seed for seed in (0, 1, 5)), out=tmp_path, **QUICK)
+    with caplog.at_level("INFO", "tuplet"):
+        found = training.compare(vectors(), iter(names), (seed for seed in (0, 1, 5)), out=tmp_path, **QUICK)
+    told = [line for line in caplog.messages if "step" not in line]
+    assert told == [
+        f"{row['loss']}, seed {run['seed']}: Recall@1 {100 * run['metrics']['recall_at_1']:.2f} %"
+        for row in found["rows"]
+        for run in row["runs"]
+    ]
     assert json.loads((tmp_path / "comparison.json").read_text()) == found
     assert [row["loss"] for row in found["rows"]] == ["npair", "raw_vthm", "triplet"]
     for row in found["rows"]:

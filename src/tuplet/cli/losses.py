@@ -57,4 +57,4 @@ def summary(loss: type[RowLoss]) -> Summary:
 
 def _options(loss: type[RowLoss]) -> str:
     own = [p for p in inspect.signature(loss).parameters.values() if p.name not in ("num_classes", "dim")]
-    return f"({', '.join(str(p.replace(annotation=p.empty)) for p in own)})"
+    return f"({', '.join(str(p.replace(annotation=p.empty)) for p in own)})".replace("Ellipsis", "…")

@@ -43,7 +43,7 @@ _IN_OTHER_WORDS = {"loss": "a loss by name: see tuplet losses", "model": "a back
 
 
 def _about(option: Option) -> str:
-    about = _IN_OTHER_WORDS.get(option.name, option.about)
+    about = _IN_OTHER_WORDS.get(option.name, option.about).replace("None", "none")
     return about if option.default == {} else f"{about} [{written(option.default)}]"
 
 
@@ -88,7 +88,7 @@ def _parsed(option: Option, text: str) -> Any:
         return text
     if any(get_origin(choice) is not None for choice in choices):
         return _mapping(option, text)
-    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_kind(option.hint)}: {option.about}")
+    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_kind(option.hint)}: {_about(option)}")
 
 
 def _mapping(option: Option, text: str) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 import copy
 import json
+import logging
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -30,17 +34,32 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
         raise IsADirectoryError(f"{path} is a folder; give a file in it, such as {path / 'embedder.onnx'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     network = copy.deepcopy(embedder).cpu().eval()
-    program = torch.onnx.export(
-        network,
-        (example.cpu(),),
-        dynamo=True,
-        input_names=["images"],
-        output_names=["embeddings"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        verbose=False,
-    )
+    with _quietly():
+        program = torch.onnx.export(
+            network,
+            (example.cpu(),),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["embeddings"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            verbose=False,
+        )
     assert program is not None
     program.model.metadata_props["tuplet"] = json.dumps(
         {"config": embedder.config.stored(), "fingerprint": embedder.fingerprint()}
     )
     program.save(path, external_data=False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch's exporter says of packages that no embedder needs, and of its own code's age."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        log.setLevel(before)

@@ -1,5 +1,6 @@
 """Several losses under one protocol, with several seeds, beside what the papers print."""
 
+import logging
 import os
 import re
 import warnings
@@ -21,6 +22,8 @@ from tuplet.training.recipes import RECIPES, recipe_for
 from tuplet.training.resolve import resolve
 from tuplet.training.run import train
 from tuplet.training.settings import check_names, nearest
+
+_teller = logging.getLogger("tuplet")
 
 
 def compare(
@@ -67,17 +70,19 @@ def compare(
     places = {(label, seed): folder / _file_name(label) / f"seed_{seed}" for label in options_of for seed in seeds}
     if not (resume and all((place / EVALUATION).is_file() for place in places.values())):
         opened = _held(opened, recipe, list(options_of.values()))
-    rows = []
+    rows, team = [], join(options.get("device"))
     for label, said in options_of.items():
         runs: list[dict[str, Any]] = []
         for seed in seeds:
             place = places[label, seed]
             run = train(opened, place, recipe=recipe, seed=seed, resume=resume, **said)
             runs.append({"seed": seed, "folder": str(place), "metrics": run.metrics})
+            if team.leads:
+                _teller.info("%s, seed %d: Recall@1 %.2f %%", label, seed, 100 * run.metrics["recall_at_1"])
         printed = [row._asdict() for row in published(name, label)]
         rows.append({"loss": label, **_spread([run["metrics"] for run in runs]), "runs": runs, "published": printed})
     result = {"data": opened.source or repr(opened), "benchmark": name, "rows": rows}
-    if join(options.get("device")).leads:
+    if team.leads:
         RunFolder(folder).write_json("comparison.json", result)
     return result
 
