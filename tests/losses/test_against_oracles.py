@@ -104,12 +104,23 @@ def test_custom_comparison_with_proxies():
     s = torch.nn.functional.normalize(loss.proxies) @ x.T
     pull, push = (-32 * (s - 0.1)).exp(), (32 * (s + 0.1)).exp()
     truth = (pull * has.T).sum(1).log1p().sum() / 2 + (push * ~has.T).sum(1).log1p().mean()
-    value = loss(x, has, same=lambda classes, has: has.T[classes], block_rows=2)
+    look = {"same": lambda classes, has: has.T[classes], "block_rows": 2}
+    value = loss(x, has, **look)
     torch.testing.assert_close(value, truth)
     torch.testing.assert_close(*(torch.autograd.grad(v, loss.proxies)[0] for v in (value, truth)))
+    torch.testing.assert_close(loss(x, torch.zeros_like(has), **look), push.sum(1).log1p().mean())
 
 
 @pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
 def test_proxies_begin_at_about_unit_length(make):
     lengths = make(50, 400).proxies.norm(dim=1)
     assert ((lengths > 0.8) & (lengths < 1.2)).all()
+
+
+@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss])
+def test_one_proxy_alone_moves_nothing(make):
+    """There is no other class to tell it from."""
+    loss, x = make(1, DIM).double(), patterns.embeddings(3, DIM, 0).requires_grad_()
+    value = loss(x, torch.zeros(3, dtype=torch.int64))
+    assert value == 0
+    assert not any(gradient.any() for gradient in gradients(value, [x, *loss.parameters()]))
