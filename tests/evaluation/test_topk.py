@@ -110,12 +110,14 @@ def test_low_precision_products_elsewhere_change_nothing():
         matmul.fp32_precision = before
 
 
-def test_bad_k_and_mixed_devices_get_one_sentence():
+def test_bad_k_labels_and_mixed_devices_get_one_sentence():
     x = torch.eye(3)
     with pytest.raises(ValueError, match="k must be a positive integer, got 0"):
         ev.nearest(x, k=0)
     with pytest.raises(ValueError, match="queries are on cpu, gallery on meta; choose one with device="):
         scores.Scores(ev.Vectors(x, "queries"), _pretend_on_meta(x), "dot")
+    with pytest.raises(ValueError, match=r"labels of the gallery must have shape \(3,\)"):
+        ev.nearest(x, x, wrong_first=([0, 1, 2], [0, 1]))
     with pytest.raises(ValueError, match="embeddings are prepared for cpu, got device='meta'"):
         ev.recall_at_k(ev.Vectors(x), range(3), device="meta")
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import Vectors, as_vectors, budget, positive_integer
+from tuplet.evaluation.inputs import Vectors, as_labels, as_vectors, budget, positive_integer
 from tuplet.evaluation.ranks import TILE_ENTRIES, tile_shape
 from tuplet.evaluation.scores import Scores, similarity
 from tuplet.progress import track
@@ -33,7 +33,7 @@ def nearest(
     *,
     metric: str = "euclidean",
     among: Any = None,
-    wrong_first: tuple[Tensor, Tensor] | None = None,
+    wrong_first: tuple[Any, Any] | None = None,
     device: torch.device | str | None = None,
 ) -> Nearest:
     """The k members of the gallery with the highest exact scores, in order; of equals the lower index first.
@@ -59,6 +59,10 @@ def nearest(
     g = q if own else as_vectors(gallery, "gallery", device)
     allowed = None if among is None else _allowed(among, g, own)
     members = g.count - own if allowed is None else int(allowed.sum())
+    labels = None
+    if wrong_first is not None:
+        mine = as_labels(wrong_first[0], q.count, "labels of the queries").to(q.device)
+        labels = mine, as_labels(wrong_first[1], g.count, "labels of the gallery").to(q.device)
     k = min(positive_integer(k, "k"), members)
     found = Nearest(
         torch.empty(q.count, k, dtype=torch.float64, device=q.device),
@@ -74,7 +78,6 @@ def nearest(
         if allowed is not None:
             tile[:, ~allowed[start : start + tile.shape[1]]] = -torch.inf
 
-    labels = None if wrong_first is None else (wrong_first[0].to(q.device), wrong_first[1].to(q.device))
     todo = torch.arange(q.count, device=q.device)
     fits = (q.max_norm + g.max_norm) ** 2 < torch.finfo(q.dtype).max
     dtype, width = q.dtype if fits else torch.float64, min(k + SPARE, members)
