@@ -86,7 +86,14 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "batch_size of 24 or less, or a larger per_class",
         ),
         ({"loss": losses.RAWLoss}, "loss is <class 'tuplet.losses.raw.RAWLoss'>; give a name, or a loss object"),
-        ({"loss": torch.nn.Identity()}, "loss is Identity(); give a name, or a loss object"),
+        (
+            {"loss": torch.nn.Sequential(torch.nn.Identity())},
+            "loss is a Sequential; give a name, or a loss object of tuplet.losses",
+        ),
+        (
+            {"model": torch.nn.Sequential(torch.nn.Identity())},
+            "model is a Sequential; it must be str or Embedder: a backbone by name, or an embedder from",
+        ),
         (
             {"loss": "softmax", "loss_options": {"num_classes": 3}},
             "num_classes of SoftmaxLoss follows from the data and the model; leave it out",

@@ -90,7 +90,8 @@ def _own(
         example = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
     if example is None:
         raise ValueError(
-            "a module needs preprocessing= where it takes pictures, or example=, an input to measure it by"
+            "a module needs preprocessing=, a whole models.Preprocessing, where it takes pictures, or example=, an "
+            "input to measure it by"
         )
     return own_module(module, example)
 
@@ -157,6 +158,7 @@ def _rebuilt(folder: str | os.PathLike[str], config: Config, module: nn.Module |
         return build(config.architecture, config.options)
     if module is None:
         raise ValueError(
-            f"{folder} was made from a module, which no file holds; give one to load(folder, backbone=module)"
+            f"{folder} was made from a module, which no file holds; "
+            "in Python give one to tuplet.load(folder, backbone=module)"
         )
     return module if isinstance(module, Backbone) else OwnModule(module, config.options["channels"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tuplet import losses, mining
 from tuplet.losses import MemoryBank, RowLoss
-from tuplet.training.settings import Settings, nearest
+from tuplet.training.settings import Settings, nearest, shown
 
 #: The losses by name.
 LOSSES: dict[str, type[RowLoss]] = {
@@ -98,7 +98,7 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
     if isinstance(loss, RowLoss):
         return copy.deepcopy(loss)
     if not isinstance(loss, str):
-        raise TypeError(f"loss is {loss!r}; give a name, or a loss object of tuplet.losses")
+        raise TypeError(f"loss is {shown(loss)}; give a name, or a loss object of tuplet.losses")
     options = dict(options)
     made = _named("loss", loss, LOSSES)
     takes = inspect.signature(made).parameters

@@ -9,6 +9,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from torch import nn
+
 from tuplet.data.decode import Fit
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
@@ -118,7 +120,7 @@ class Settings:
         for option in describe_options():
             value = getattr(self, option.name)
             if not _fits(value, option.hint):
-                raise TypeError(f"{option.name} is {value!r}; it must be {option.kind}: {option.about}")
+                raise TypeError(f"{option.name} is {shown(value)}; it must be {option.kind}: {option.about}")
         for names, allowed, words in _LIMITS:
             for name in names.split():
                 value = getattr(self, name)
@@ -202,6 +204,15 @@ def check_names(options: Iterable[str]) -> None:
     for name in options:
         if name not in known:
             raise TypeError(f"there is no option {name!r}; {nearest(_ELSEWHERE.get(name, name), known)}")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence; a network, whose own words take many lines, by its type.
+
+    >>> shown("raw"), shown(nn.ReLU())
+    ("'raw'", 'a ReLU')
+    """
+    return f"a {type(value).__name__}" if isinstance(value, nn.Module) else repr(value)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
