@@ -1,6 +1,7 @@
 """k-means, NMI, AMI and pairwise F1 against pair loops and scikit-learn."""
 
 import itertools
+import math
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
 from tuplet import evaluation as ev
+from tuplet.evaluation.seeding import DRAWS, POOL_ENTRIES, plus_plus, pools
 
 PARTITIONS = st.integers(1, 40).flatmap(
     lambda n: st.tuples(
@@ -110,10 +112,10 @@ def test_every_point_is_with_its_nearest_mean():
 
 def test_a_seed_gives_the_same_clusters_alone_and_among_others():
     x = torch.randint(-4, 5, (300, 4), generator=torch.Generator().manual_seed(6)).double()
-    together = ev.kmeans(x, 12, seeds=(0, 1, 2))
+    together = ev.kmeans(x, 60, seeds=(0, 1, 2))
     assert not torch.equal(together[0], together[1])
     for seed in range(3):
-        assert torch.equal(ev.kmeans(x, 12, seeds=(seed,))[0], together[seed])
+        assert torch.equal(ev.kmeans(x, 60, seeds=(seed,))[0], together[seed])
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 5, 9, 30])
@@ -155,15 +157,56 @@ def test_a_table_that_is_kept_changes_nothing(monkeypatch):
 
 def test_seeding_draws_by_squared_distance():
     """Of three places, 0, 1 and 3 from the first centre, the second centre is drawn with chances 0 : 1 : 9."""
-    from tuplet.evaluation.kmeans import _plus_plus
-
     points = torch.tensor([[0.0], [1.0], [3.0]])
-    starts = _plus_plus(points, 2, range(6000), trials=1)
+    starts = plus_plus(points, 2, range(6000), draws=1)
     assert torch.bincount(starts[:, 0]).double().div(6000).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
     second = starts[starts[:, 0] == 0, 1]
     assert torch.bincount(second, minlength=3).double().div(len(second)).tolist() == pytest.approx(
         [0, 0.1, 0.9], abs=0.02
     )
+
+
+def literal_greedy(x, clusters, seed):
+    """Greedy k-means++ one centre at a time: the best of 2 + ⌊ln k⌋ points, drawn by squared distance."""
+    generator = torch.Generator().manual_seed(seed)
+    nearest, chosen = torch.full((len(x),), torch.inf), []
+    for _ in range(clusters):
+        chances = nearest if chosen else torch.ones(len(x))
+        drawn = torch.multinomial(chances, 2 + int(math.log(clusters)), replacement=True, generator=generator)
+        left = torch.minimum(torch.cdist(x[drawn], x).square(), nearest)
+        best = int(left.sum(1).argmin())
+        nearest = left[best]
+        chosen.append(int(drawn[best]))
+    return chosen
+
+
+@pytest.mark.parametrize("spread", [0.3, 5.0])
+def test_starts_from_pools_are_as_good_as_from_single_draws(spread):
+    x, _ = planted(classes=150, each=6, spread=spread)
+
+    def left(chosen):
+        return float(torch.cdist(x, x[chosen]).amin(1).square().sum())
+
+    pooled = np.mean([left(chosen) for chosen in plus_plus(x, 150, range(8))])
+    single = np.mean([left(literal_greedy(x, 150, seed)) for seed in range(8)])
+    assert pooled < 1.01 * single
+
+
+def test_starts_are_different_points_even_where_few_hold_all_the_distance():
+    """Each far point is in a pool once, whatever its share, so that nothing is chosen twice and none is left out."""
+    generator = torch.Generator().manual_seed(10)
+    x = torch.randn(500, 4, generator=generator)
+    x[::10] *= 1000
+    for chosen in plus_plus(x, 120, range(4)):
+        assert len(chosen.unique()) == 120
+        assert set(range(0, 500, 10)) <= set(chosen.tolist())
+
+
+@pytest.mark.parametrize(("clusters", "count"), [(1, 1), (100, 5_924), (2_263, 60_502), (50, 10**6), (20, 10**8)])
+def test_pools_give_every_centre_once_and_stay_small(clusters, count):
+    made = list(pools(clusters, count))
+    assert [centre for start, size in made for centre in range(start, start + size)] == list(range(clusters))
+    assert all(size == 1 or size * DRAWS * count <= POOL_ENTRIES for _, size in made)
 
 
 def test_bad_input_gets_one_sentence():

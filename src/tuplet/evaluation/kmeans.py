@@ -1,6 +1,5 @@
 """k-means with k-means++ seeding, on any device, for tens of thousands of points in thousands of clusters."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from tuplet import counter
 from tuplet.evaluation.inputs import Vectors, as_vectors, budget, one_of, positive_integer
 from tuplet.evaluation.scores import full_precision
+from tuplet.evaluation.seeding import largest_pool, plus_plus
 from tuplet.progress import track
 
 # Entries of a table of points by centres, and of the tables that seed several runs at once.
@@ -28,27 +27,28 @@ def kmeans(
 ) -> Tensor:
     """The cluster of each point, once for each seed: (seeds, N) int64.
 
-    Centres start by greedy k-means++ (Arthur and Vassilvitskii 2007): 2 + ⌊ln k⌋ points are drawn with chances
-    proportional to D², the squared distance to the nearest centre so far, and the one that leaves the least ΣD² is the
-    next centre. Then points go to their nearest centre and centres to the mean of their points until nothing changes,
-    or `iterations` times. A centre that lost all its points starts again at a point far from its own centre.
+    Centres start by greedy k-means++ (Arthur and Vassilvitskii 2007), in pools: seven points for each centre are drawn
+    with chances proportional to D², the squared distance to the nearest centre so far, up to 32 centres' points at
+    once, and the one that leaves the least ΣD² is the next centre. Then points go to their nearest centre and centres
+    to the mean of their points until nothing changes, or `iterations` times. A centre that lost all its points starts
+    again at a point far from its own centre.
 
-    All seeds draw in one pass over the points for each centre, and nothing waits for the device until they are done.
-    The embeddings are held in memory, moved to mean 0 and scaled. `cosine` clusters them at unit length.
+    All seeds draw together, and nothing waits for the device until they are done. The embeddings are held in memory,
+    moved to mean 0 and scaled. `cosine` clusters them at unit length.
 
     >>> kmeans(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), 2)
-    tensor([[0, 0, 1, 1]])
+    tensor([[1, 1, 0, 0]])
     """
     vectors = as_vectors(embeddings, device=device)
     if positive_integer(clusters, "clusters") > vectors.count:
         raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}; ask for fewer")
     with full_precision(vectors.device):
         points = _normalised(vectors, one_of(metric, ("euclidean", "cosine"), "metric"))
-        trials = 2 + int(math.log(clusters))
-        at_once = max(1, 8 * budget(TABLE_ENTRIES, points.device) // (trials * len(points)))
+        pool_entries = largest_pool(clusters, len(points)) * len(points)
+        at_once = max(1, 8 * budget(TABLE_ENTRIES, points.device) // pool_entries)
         labels = []
         for start in range(0, len(seeds), at_once):
-            starts = _plus_plus(points, clusters, seeds[start : start + at_once], trials)
+            starts = plus_plus(points, clusters, seeds[start : start + at_once])
             labels += [_lloyd(points, points[chosen], iterations) for chosen in starts]
     return torch.stack(labels)
 
@@ -58,33 +58,6 @@ def _normalised(vectors: Vectors, metric: str) -> Tensor:
     points = (vectors.unit_rows if metric == "cosine" else vectors.rows)(slice(None), vectors.dtype)
     points = points - points.mean(0, dtype=torch.float64).to(points.dtype)
     return points / points.abs().amax().clamp(min=torch.finfo(points.dtype).tiny)
-
-
-def _plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], trials: int) -> Tensor:
-    """The points that each run starts from: (runs, clusters) indices."""
-    runs, count = len(seeds), len(points)
-    squares = points.square().sum(1)
-    step = torch.arange(clusters, device=points.device)
-    uniform = torch.stack(
-        [counter.uniform(seed, step[:, None], torch.arange(trials, device=points.device)) for seed in seeds]
-    ).double()
-    chosen = torch.empty(runs, clusters, dtype=torch.int64, device=points.device)
-    nearest = torch.ones(runs, count, dtype=points.dtype, device=points.device)  # the first centre is any point
-    for i in track(range(clusters), "seeding k-means"):
-        mass = nearest.cumsum(1, dtype=torch.float64)
-        drawn = torch.searchsorted(mass, uniform[:, i] * mass[:, -1:]).clamp(max=count - 1)
-        candidates = points[drawn.flatten()]
-        distances = torch.addmm(squares, candidates, points.T, alpha=-2)
-        distances += squares[drawn.flatten(), None]
-        distances = distances.clamp_(min=0).view(runs, trials, count)
-        if i:
-            torch.minimum(distances, nearest[:, None], out=distances)
-        best = distances.sum(2).argmin(1, keepdim=True)
-        chosen[:, i] = drawn.gather(1, best)[:, 0]
-        nearest = distances.gather(1, best[:, :, None].expand(-1, -1, count))[:, 0]
-        # A product leaves a rounding where the distance is 0, and that must not be drawn again.
-        nearest.scatter_(1, chosen[:, i : i + 1], 0.0)
-    return chosen
 
 
 def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Tensor:
