@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tuplet import sampling
+from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import _can_give
 
 
@@ -208,6 +209,22 @@ def test_an_epoch_of_few_classes_touches_as_many_examples_as_its_batches_can_hol
     assert [len({i for batch in make(labels, seed) for i in batch}) for seed in range(20)] == [most] * 20
 
 
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda labels: sampling.NPairSampler(labels, 7, batches=50), 3),
+        (lambda labels: hard(labels, 7, batches=50), 3),
+        (lambda labels: sampling.NGroupSampler(labels, 5, 6, batches=50), 4),
+    ],
+    ids=["npair", "hard", "ngroup"],
+)
+def test_many_times_round_equal_classes_every_example_comes_about_as_often(make, size):
+    """Classes that had begun another order were once in every round until it was used up too: 26 times against 1."""
+    counts = Counter(index for batch in make(labels_of([size] * 11)) for index in batch)
+    assert len(counts) == 11 * size
+    assert max(counts.values()) - min(counts.values()) <= 2
+
+
 def coverage(sampler):
     touched = {index for batch in sampler for index in batch}
     return len(touched) / sum(len(own) for own in sampler.members)
@@ -373,6 +390,14 @@ def test_a_class_that_starts_again_within_a_batch_does_not_repeat_in_it():
     for seed in range(200):
         for batch in sampling.TripletSampler(labels_of([7, 5], seed=1), 2, seed=seed, batches=8):
             assert len(set(batch)) == 6
+
+
+def test_turns_of_a_class_that_is_always_busy_do_not_pile_up():
+    """A class that triplets had no room for had 6,000 turns to come after 2,000 batches, which took ever longer."""
+    rounds = Rounds([np.arange(2), np.arange(2, 4)], visit=2, batches=100, rng=np.random.default_rng(0))
+    for _ in range(100):
+        rounds.take(rounds.next_class(busy=[0]), 2)
+    assert Counter(rounds.queue)[0] <= 2
 
 
 def test_a_small_class_repeats_all_its_examples_alike():

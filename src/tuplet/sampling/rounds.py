@@ -60,19 +60,20 @@ class Rounds:
         free[list(busy)] = False
         if not free.any():
             raise ValueError(f"all {len(free)} classes are taken already; ask for a smaller batch")
-        unseen = self._unseen()
-        tiers = (unseen >= self._enough, unseen > 0, np.ones_like(free))
+        waiting = np.bincount(self.queue, minlength=len(free))  # turns that busy classes kept
+        unseen = self._unseen() - waiting * self._enough
+        # A class whose turn waits has one in this round too; more would pile up where it is always busy.
+        tiers = (unseen >= self._enough, unseen > 0, waiting < 2)
         eligible = next(tier for tier in tiers if (tier & free).any())
         self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
 
     def _unseen(self) -> np.ndarray:
-        """How many examples of each class neither were drawn since everything last started again nor have a turn.
+        """How many examples of each class were not drawn since everything last started again.
 
         What is left of a class's present order does not tell: a class that was used up begins another one at once.
         """
         starts = 1 + (self._taken // self._sizes).min()
-        queued = np.bincount(self.queue, minlength=len(self.members))
-        return starts * self._sizes - self._taken - queued * self._enough
+        return starts * self._sizes - self._taken
 
     def take(self, c: int, count: int, avoid: Collection[int] = ()) -> list[int]:
         """The next `count` examples of class `c`.
