@@ -210,18 +210,18 @@ def test_an_epoch_of_few_classes_touches_as_many_examples_as_its_batches_can_hol
 
 
 @pytest.mark.parametrize(
-    ("make", "size"),
+    ("make", "sizes"),
     [
-        (lambda labels: sampling.NPairSampler(labels, 7, batches=50), 3),
-        (lambda labels: hard(labels, 7, batches=50), 3),
-        (lambda labels: sampling.NGroupSampler(labels, 5, 6, batches=50), 4),
+        (lambda labels: sampling.NPairSampler(labels, 3, batches=50), [2] * 4),
+        (lambda labels: hard(labels, 3, batches=50), [2] * 4),
+        (lambda labels: sampling.NGroupSampler(labels, 5, 6, batches=50), [4] * 11),
     ],
     ids=["npair", "hard", "ngroup"],
 )
-def test_many_times_round_equal_classes_every_example_comes_about_as_often(make, size):
-    """Classes that had begun another order were once in every round until it was used up too: 26 times against 1."""
-    counts = Counter(index for batch in make(labels_of([size] * 11)) for index in batch)
-    assert len(counts) == 11 * size
+def test_many_times_round_equal_classes_every_example_comes_about_as_often(make, sizes):
+    """In n-groups some came 50 times and others 26 times: a class in its second order was in every round of it."""
+    counts = Counter(index for batch in make(labels_of(sizes)) for index in batch)
+    assert len(counts) == sum(sizes)
     assert max(counts.values()) - min(counts.values()) <= 2
 
 
