@@ -15,6 +15,11 @@ def test_rooms_open_when_first_used():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_rooms_are_listed_before_they_are_used():
+    script = "import sys, tuplet; assert {*tuplet.__all__} <= {*dir(tuplet)}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_front_calls():
     from tuplet.models import load
     from tuplet.training import train

@@ -47,3 +47,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return import_module(f"tuplet.{name}")
     raise AttributeError(f"module 'tuplet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What there is, for those who look for it by the tabulator."""
+    return sorted({*globals(), *__all__})

@@ -125,9 +125,16 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
 )
 def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
     with pytest.raises((TypeError, ValueError, FileNotFoundError), match=re.escape(sentence)) as caught:
-        training.train(vectors(), tmp_path, **wrong)
+        training.train(vectors(), tmp_path / "run", **wrong)
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("[a-z]*"))
+    assert not list(tmp_path.glob("run/[a-z]*"))
+
+
+@pytest.mark.parametrize("wrong", [{"loss": "triplett"}, {"model": "resnet5"}, {"per_class": 1}, {"validation": 0.05}])
+def test_what_is_refused_leaves_no_folder_behind(wrong, tmp_path):
+    with pytest.raises((TypeError, ValueError, ImportError)):
+        training.train(vectors(), tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
 
 
 def test_pictures_and_vectors_need_models_that_take_them(tmp_path):

@@ -82,15 +82,16 @@ def train(
     team = join(settings.device)
     # The caller's random numbers are left as they were.
     with team.one_voice(), torch.random.fork_rng(team.gpus):
-        run = _run(opened, RunFolder(place), settings, about, resume, team)
+        run = _run(opened, place, settings, about, resume, team)
     # A process that ended while others still talk to it would leave them waiting.
     team.meet()
     return run
 
 
-def _run(data: Dataset, folder: RunFolder, settings: Settings, about: dict[str, Any], resume: bool, team: Team) -> Run:
+def _run(data: Dataset, place: Path, settings: Settings, about: dict[str, Any], resume: bool, team: Team) -> Run:
     settings, split, embedder = decide(data, settings, team)
     identity = identity_of(settings, data, embedder)
+    folder = RunFolder(place)  # not before, so that what is refused leaves no folder behind
     with folder.locked() if team.leads else nullcontext():
         saved = team.from_leader(folder.read_checkpoint() if team.leads and resume else None)
         if saved is not None:
