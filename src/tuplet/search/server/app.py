@@ -14,7 +14,7 @@ from tuplet.search.server.service import Service
 
 _ABOUT = """Search an index by photograph, by vector, or from one of its items.
 
-Every refusal is `{"detail": "one sentence"}`. Where the server is busy it answers 503 with Retry-After."""
+Every refusal is {"detail": "one sentence"}. Where the server is busy it answers 503 with Retry-After."""
 
 
 def create_app(
