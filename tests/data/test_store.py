@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from PIL import Image
 
 from tuplet import data as tuplet_data
 from tuplet.data import Dataset, from_features, from_images, load, store
-from tuplet.data.batches import ahead, batches
+from tuplet.data.batches import _send, ahead, batches
 from tuplet.data.cache import fingerprint
 from tuplet.sampling import HardClassSampler, NPairSampler
 
@@ -280,6 +281,15 @@ def test_a_device_without_room_gets_one_sentence(monkeypatch):
     loaded = load(from_features(torch.randn(600, 3), [0] * 600))
     with pytest.raises(ValueError, match=r"600 examples of \(3,\) need 0\.0 GiB and cuda has 0\.0 GiB free"):
         loaded.to("cuda")
+
+
+def test_what_lies_on_one_gpu_is_sent_to_another():
+    """There may be none here: the tensor is a stand-in."""
+    values = Mock(device=torch.device("cuda:0"))
+    assert _send(values, torch.device("cuda:0")) is values
+    values.to.assert_not_called()
+    assert _send(values, torch.device("cuda:1")) is values.to.return_value
+    values.pin_memory.assert_not_called()
 
 
 def test_batches_are_the_examples_that_the_sampler_names():

@@ -36,7 +36,7 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
     >>> next(batches(store, [[2, 0]], "cpu")).labels
     tensor([1, 0])
     """
-    device = torch.device(device)
+    device = torch.empty(0, device=device).device  # "cuda" is the GPU in use
     labels = _send(store.data.labels, device)
     home = store.values.device
 
@@ -44,7 +44,7 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
         index = _send(torch.tensor(chosen), home)
         return [index, store.values[index], store.aspects[index]]
 
-    parts = map(read, indices) if home.type == device.type else ahead(read, indices, workers=1, lead=1)
+    parts = map(read, indices) if home == device else ahead(read, indices, workers=1, lead=1)
     for index, values, aspects in parts:
         index, values, aspects = (_send(part, device) for part in (index, values, aspects))
         yield Batch(index, values, aspects, labels[index])
@@ -72,6 +72,7 @@ def ahead(function: Callable[[A], B], items: Iterable[A], workers: int, lead: in
 
 def _send(values: Tensor, device: torch.device) -> Tensor:
     """Copy to a device; from pinned memory, so that the host need not wait until the device has taken it."""
-    if values.device.type == device.type:
+    if values.device == device:
         return values
-    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+    pinned = values.device.type == "cpu" and device.type == "cuda"
+    return (values.pin_memory() if pinned else values).to(device, non_blocking=True)
