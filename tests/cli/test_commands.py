@@ -177,6 +177,9 @@ def test_data_are_described(place):
     assert "train        24        4" in said
     assert "ant (6), bee (6)" in said
     assert "all 48 pictures can be read" in said
+    rows = [f"photos/{name}/{i}.png,{name},{'train' if i % 2 else 'test'}" for name in NAMES for i in range(6)]
+    (place / "mixed.csv").write_text("\n".join(["path,label,split", *rows]))
+    assert "8 of the 8 test classes are trained on too" in typed("data", "mixed.csv", "--no-check", cwd=place).output
 
 
 def test_losses_are_listed_with_equation_inputs_and_paper(place):

@@ -203,6 +203,16 @@ def test_measuring_a_single_class_is_warned_of(classes, validation, what, tmp_pa
     assert run.metrics["step"] == 2
 
 
+def test_testing_on_classes_that_were_trained_on_is_warned_of(tmp_path):
+    """As in the splits that classifiers are trained with."""
+    source = vectors(classes=8)
+    splits = ["train" if i % 2 or label < 4 else "test" for i, label in enumerate(source.labels.tolist())]
+    source = data.from_features(source.features, source.labels, splits=splits)
+    with pytest.warns(UserWarning, match="4 of the 4 test classes are trained on too, so that the result") as said:
+        training.train(source, tmp_path, **QUICK)
+    assert said[0].filename == __file__
+
+
 def test_neighbours_among_the_classes_can_be_held_out_together(tmp_path):
     source = vectors(classes=16)
     options = {**QUICK, "test_on": "validation", "validation": 0.25}

@@ -35,7 +35,20 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
         test = validation
     else:
         _warn_of_a_single_class("test", test, "more classes")
+        if said := about_known_classes(train, test):
+            warnings.warn(said, stacklevel=5)
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
+
+
+def about_known_classes(train: Dataset, test: Dataset) -> str:
+    """A sentence about classes that are in both splits, where there are any."""
+    both = set(train.classes) & set(test.classes)
+    if not both:
+        return ""
+    return (
+        f"{len(both):,} of the {len(test.classes):,} test classes are trained on too, so that the result is not one of "
+        "classes that are new; for that give splits that share no class, or none"
+    )
 
 
 def _warn_of_a_single_class(name: str, part: Dataset, remedy: str) -> None:
