@@ -131,7 +131,14 @@ CASES = [
         "angular_hinge_36", lambda: losses.AngularHingeLoss(36.0), lambda x, y, **k: ot.angular_hinge(x, y, 36.0, **k)
     ),
     Case("angular", losses.AngularLoss, ot.angular),
+    # tan² 45° is 1, and hides where it stands.
+    Case("angular_36", lambda: losses.AngularLoss(36.0), lambda x, y, **k: ot.angular(x, y, 36.0, **k)),
     Case("npair_angular", losses.NPairAngularLoss, ot.npair_angular),
+    Case(
+        "npair_angular_36",
+        lambda: losses.NPairAngularLoss(36.0, weight=3.0),
+        lambda x, y, **k: ot.npair_angular(x, y, 36.0, 3.0, **k),
+    ),
     Case("lifted_structure", losses.LiftedStructureLoss, op.lifted_structure),
     Case("generalized_lifted", losses.GeneralizedLiftedLoss, op.generalized_lifted),
     Case("binomial", losses.BinomialDevianceLoss, op.binomial_deviance),

@@ -71,10 +71,11 @@ def test_rules_keep_what_their_definitions_say(labels, seed, kind, rows):
 def test_distance_weighted_draws_follow_their_probabilities(geometry, dim, soak):
     """One positive a query, many calls: each negative's share is within five standard errors.
 
-    Of near vectors in many dimensions 1/q is more than float32 can hold.
+    Some vectors are nearer than the cutoff. Of near vectors in many dimensions 1/q is more than float32 can hold.
     """
     n, calls = 12, 20_000 if soak else 1_000
     x = patterns.embeddings(n, dim, 1, "unit")
+    x[6:] = torch.nn.functional.normalize(x[6:] + 5 * x[0])
     if dim == 256:
         x = torch.nn.functional.normalize(x + 2 * x[0]).float()
     labels = torch.arange(n) // 2
@@ -108,6 +109,12 @@ def test_distance_weighted_draws_opposite_vectors_too():
     x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     _, negative = kept(mining.DistanceWeighted(), "euclidean", x, torch.tensor([0, 0, 1, 1]))
     assert negative.sum(1).tolist() == [1, 1, 1, 1]
+
+
+def test_queries_that_share_a_positive_draw_each_for_itself():
+    """Nine draws by each of ten queries among thirty negatives, all as far: hardly one is never drawn."""
+    _, negative = kept(mining.DistanceWeighted(), "euclidean", torch.eye(40), torch.arange(40) // 10)
+    assert negative[:10].any(0).sum() > 20
 
 
 def test_distance_weighted_draws_one_negative_for_each_positive():
