@@ -1,5 +1,6 @@
 """k-means with k-means++ seeding, on any device, for tens of thousands of points in thousands of clusters."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,8 @@ def kmeans(
 ) -> Tensor:
     """The cluster of each point, once for each seed: (seeds, N) int64.
 
-    Centres start by greedy k-means++ (Arthur and Vassilvitskii 2007), in pools: seven points for each centre are drawn
-    with chances proportional to D², the squared distance to the nearest centre so far, up to 32 centres' points at
+    Centres start by greedy k-means++ (Arthur and Vassilvitskii 2007), in pools: 2 + ⌊ln k⌋ points for each centre are
+    drawn with chances proportional to D², the squared distance to the nearest centre so far, for up to 32 centres at
     once, and the one that leaves the least ΣD² is the next centre. Then points go to their nearest centre and centres
     to the mean of their points until nothing changes, or `iterations` times. A centre that lost all its points starts
     again at a point far from its own centre.
@@ -44,11 +45,12 @@ def kmeans(
         raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}; ask for fewer")
     with full_precision(vectors.device):
         points = _normalised(vectors, one_of(metric, ("euclidean", "cosine"), "metric"))
-        pool_entries = largest_pool(clusters, len(points)) * len(points)
+        draws = 2 + int(math.log(clusters))
+        pool_entries = largest_pool(clusters, len(points), draws) * len(points)
         at_once = max(1, 8 * budget(TABLE_ENTRIES, points.device) // pool_entries)
         labels = []
         for start in range(0, len(seeds), at_once):
-            starts = plus_plus(points, clusters, seeds[start : start + at_once])
+            starts = plus_plus(points, clusters, seeds[start : start + at_once], draws)
             labels += [_lloyd(points, points[chosen], iterations) for chosen in starts]
     return torch.stack(labels)
 

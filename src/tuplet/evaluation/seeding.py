@@ -9,8 +9,6 @@ from tuplet import counter
 from tuplet.evaluation.inputs import budget
 from tuplet.progress import track
 
-# Points drawn for each centre: the best seventh of a pool is as good a start as the best of nine single draws.
-DRAWS = 7
 # Centres from one pool, at most, and entries of its table of draws by points: the same on every device, since they
 # decide what is drawn.
 POOL_CENTRES = 32
@@ -21,7 +19,7 @@ LEADERS = 4
 BLOCK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 27}
 
 
-def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int = DRAWS) -> Tensor:
+def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int) -> Tensor:
     """The points that each run starts from: (runs, clusters) indices.
 
     Pools of points are drawn with chances proportional to D², the squared distance to the nearest centre so far,
@@ -29,7 +27,7 @@ def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int = 
     ΣD². That is counted for all of them when they are drawn; for each centre again, it is taken to fall with the
     point's own D², and counted for the leaders alone.
 
-    >>> plus_plus(torch.tensor([[0.0], [0.0], [5.0]]), 2, seeds=[0]).sort().values
+    >>> plus_plus(torch.tensor([[0.0], [0.0], [5.0]]), 2, seeds=[0], draws=2).sort().values
     tensor([[1, 2]])
     """
     runs, count = len(seeds), len(points)
@@ -59,10 +57,10 @@ def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int = 
     return chosen
 
 
-def pools(clusters: int, count: int, draws: int = DRAWS) -> Iterator[tuple[int, int]]:
+def pools(clusters: int, count: int, draws: int) -> Iterator[tuple[int, int]]:
     """The first centre of each pool and the number of its centres: few while each of them changes D² much.
 
-    >>> list(pools(30, 1000))[-4:]
+    >>> list(pools(30, 1000, draws=5))[-4:]
     [(20, 2), (22, 2), (24, 3), (27, 3)]
     """
     most = max(1, min(POOL_CENTRES, POOL_ENTRIES // (draws * count)))
@@ -73,7 +71,7 @@ def pools(clusters: int, count: int, draws: int = DRAWS) -> Iterator[tuple[int, 
         start += size
 
 
-def largest_pool(clusters: int, count: int, draws: int = DRAWS) -> int:
+def largest_pool(clusters: int, count: int, draws: int) -> int:
     """The points of the largest pool."""
     return min(count, draws * max(size for _, size in pools(clusters, count, draws)))
 
