@@ -153,7 +153,7 @@ def test_it_says_what_it_holds():
         (lambda: Dataset(torch.tensor([0.0]), ("a",), features=torch.zeros(1, 2)), "labels must be int64"),
         (lambda: Dataset(torch.tensor([0, 1]), ("a", "b"), features=torch.zeros(1, 2)), "features has 1 entries for 2"),
         (lambda: Dataset(torch.tensor([2]), ("a", "b"), features=torch.zeros(1, 2)), "labels run from 2 to 2, outside"),
-        (lambda: features([2, 2]).part("train"), "there is no split 'train' here; the splits are none"),
+        (lambda: features([2, 2]).part("train"), "there is no split .train. here; the data have no splits: take"),
         (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and .* train, val: call"),
         (lambda: features([2, 2]).split(ratio=float("nan")), "a ratio of nan leaves one side of 2 classes empty"),
         (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),

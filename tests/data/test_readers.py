@@ -366,7 +366,7 @@ def test_features_without_labels_get_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the labels of .*v\.npy are missing; save them as v_labels\.npy"):
         tuplet_data.open(tmp_path / "v.npy")
     np.savez(tmp_path / "v.npz", vectors=np.zeros((2, 2)))
-    with pytest.raises(ValueError, match=r"has no entry 'features'; its entries are vectors"):
+    with pytest.raises(ValueError, match=r"has no entry 'features', its entries are vectors; name them"):
         tuplet_data.open(tmp_path / "v.npz")
 
 
@@ -375,8 +375,16 @@ def test_a_damaged_features_file_is_named(tmp_path, ending):
     path = tmp_path / f"v.{ending}"
     path.write_bytes(b"garbage")
     np.save(tmp_path / "labels.npy", [0])
-    with pytest.raises(ValueError, match=rf"^features .*v\.{ending} cannot be read \([^\n]+\); save the file again$"):
+    with pytest.raises(ValueError, match=rf"^features .*v\.{ending} cannot be read \([^\n]+\); save it again$"):
         tuplet_data.open(path)
+
+
+def test_labels_saved_as_python_objects_get_their_remedy(tmp_path):
+    np.savez(tmp_path / "v.npz", features=np.eye(2), labels=np.array(["elk", None], dtype=object))
+    with pytest.raises(
+        ValueError, match=r"Object arrays .*; save labels as numbers or as text, labels\.astype\(str\)$"
+    ):
+        tuplet_data.open(tmp_path / "v.npz")
 
 
 def test_what_is_not_there_gets_one_sentence(tmp_path):

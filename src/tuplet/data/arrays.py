@@ -78,7 +78,8 @@ def features_file(path: Path) -> Dataset:
     entries = _read(path)
     for name in ("features", "labels"):
         if name not in entries:
-            raise ValueError(f"{path} has no entry {name!r}; its entries are {', '.join(entries)}")
+            have = ", ".join(entries) or "none"
+            raise ValueError(f"{path} has no entry {name!r}, its entries are {have}; name them features and labels")
     return from_features(entries["features"], entries["labels"])
 
 
@@ -93,7 +94,8 @@ def _read(path: Path) -> Any:
             return dict(archive)
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, SafetensorError) as error:
         reason = str(error).split(". ")[0]
-        raise ValueError(f"features {path} cannot be read ({reason}); save the file again") from error
+        remedy = "save labels as numbers or as text, labels.astype(str)" if "bject arr" in reason else "save it again"
+        raise ValueError(f"features {path} cannot be read ({reason}); {remedy}") from error
 
 
 def _tensor(array: Array) -> Tensor:

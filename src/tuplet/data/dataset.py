@@ -113,7 +113,8 @@ class Dataset:
         have = dict.fromkeys(self.splits or ())
         for name in names:
             if name not in have:
-                raise ValueError(f"there is no split {name!r} here; the splits are {', '.join(have) or 'none'}")
+                there = f"the splits are {', '.join(have)}" if have else "the data have no splits: take all of them"
+                raise ValueError(f"there is no split {name!r} here; {there}")
         return self.select(torch.tensor([split in names for split in self.splits or ()]))
 
     def split(self, ratio: float | None = None, seed: int | None = None) -> tuple["Dataset", "Dataset"]:
