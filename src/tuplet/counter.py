@@ -41,7 +41,9 @@ def uniform(*keys: int | Tensor) -> Tensor:
                 state = _mix(half + 0x9E3779B9 & _MASK)
             else:
                 state = _mix((state * 0x9E3779B1 + half + 0x85EBCA6B) & _MASK)
-    return ((torch.as_tensor(state) >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    # A tensor stays where it is, whatever the default device.
+    state = state if isinstance(state, Tensor) else torch.tensor(state)
+    return ((state >> 9).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def uniform_of(key: Tensor) -> Tensor:

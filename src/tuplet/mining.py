@@ -12,15 +12,16 @@ in the loss. A rule of your own is a class with one method:
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tuplet import counter
 from tuplet.rows import Block, View, masked_max, masked_min
+from tuplet.shown import Shown
 
 _CALLS = 0x1D8E4E27C47D124F  # how far a key moves from call to call; odd, so that 2⁶⁴ calls all differ
 
 
-class Mining(nn.Module):
+class Mining(Shown):
     """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more.
 
     A rule that keeps all positives and names one negative for each of them sets `names` and gives their columns: a loss

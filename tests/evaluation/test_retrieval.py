@@ -271,6 +271,8 @@ def test_tensors_that_are_made_elsewhere_by_default_change_nothing(monkeypatch):
         lambda: ev.nearest(x, g, k=2).indices.tolist(),
         lambda: ev.recognition(x, y, k=3),
         lambda: ev.identification(x, y, g[:5], gl[:5]),
+        lambda: ev.clustering(x, y, runs=2),
+        lambda: ev.verification(x, y, negatives=3),
     ]
     expected = [call() for call in calls]
     with torch.device("meta"):
@@ -354,6 +356,8 @@ def test_bad_input_gets_one_sentence():
         (ValueError, "embeddings must have shape \\(N, d\\)", lambda: ev.recall_at_k(x[0], y)),
         (ValueError, "embeddings must have shape", lambda: ev.recall_at_k(x[:0], y[:0])),
         (ValueError, "each k in ks must be a positive integer, got 0", lambda: ev.recall_at_k(x, y, ks=(0,))),
+        (TypeError, "ks must be several numbers, got 1; give \\(1,\\)", lambda: ev.recall_at_k(x, y, ks=1)),
+        (TypeError, "ks must be several numbers, got 8", lambda: ev.evaluate(x, y, ks=8)),
         (ValueError, "metric must be one of 'euclidean'", lambda: ev.recall_at_k(x, y, metric="manhattan")),
         (ValueError, "ties must be one of 'pessimistic'", lambda: ev.recall_at_k(x, y, ties="none")),
         (ValueError, "gallery comes with gallery_labels", lambda: ev.recall_at_k(x, y, gallery=x)),

@@ -181,3 +181,24 @@ def test_no_proxies(make):
 def test_a_loss_without_rows():
     with pytest.raises(NotImplementedError, match="must define rows"):
         losses.RowLoss()(X, Y)
+
+
+def test_a_geometry_that_is_none():
+    with refused(ValueError, "geometry of Cosine", "'cosine'", "dot, euclidean"):
+        type("Cosine", (losses.RowLoss,), {"geometry": "cosine"})
+
+
+@pytest.mark.parametrize(
+    ("rows", "given"),
+    [
+        (lambda self, s, positive, negative: s.sum(1), r"\(6,\);"),
+        (lambda self, s, positive, negative: (s.sum(), positive.any(1)), r"\(\) and \(6,\);"),
+        (lambda self, s, positive, negative: (s, s > 0), r"\(6, 6\) and \(6, 6\);"),
+        (lambda self, s, positive, negative: None, "NoneType;"),
+        (lambda self, s, positive, negative: (s.sum(1), 1), r"\(6,\) and int;"),
+    ],
+)
+def test_rows_that_give_something_else(rows, given):
+    loss = type("Odd", (losses.RowLoss,), {"rows": rows})()
+    with refused(ValueError, "total and a count for each of 6 queries, got " + given, r"shape \(6,\)"):
+        loss(X.clone().requires_grad_(), Y)

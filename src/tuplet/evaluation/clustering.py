@@ -28,11 +28,12 @@ def clustering(
     vectors = as_vectors(embeddings, device=device)
     classes = as_labels(labels, vectors.count)
     seeds = [seed + run for run in range(positive_integer(runs, "runs"))]
-    results = [
+    scores = [
         (nmi(classes, found), pairwise_f1(classes, found), ami(classes, found))
         for found in kmeans(vectors, len(classes.unique()), seeds, metric=metric).cpu()
     ]
-    return dict(zip(("nmi", "f1", "ami"), torch.tensor(results, dtype=torch.float64).mean(0).tolist(), strict=True))
+    means = (math.fsum(values) / len(values) for values in zip(*scores, strict=True))
+    return dict(zip(("nmi", "f1", "ami"), means, strict=True))
 
 
 def nmi(labels: Any, clusters: Any) -> float:
@@ -120,11 +121,11 @@ class _Contingency(NamedTuple):
         P is hypergeometric. A term depends on the sizes alone, and N points have at most √(2N) different sizes.
         """
         total = self.total
-        log_factorial = torch.arange(1, total + 2, dtype=torch.float64).lgamma()
+        log_factorial = torch.arange(1, total + 2, dtype=torch.float64, device="cpu").lgamma()
         sizes_b, times_b = self.columns.unique(return_counts=True)
         expected = 0.0
         for a, times_a in zip(*(column.tolist() for column in self.rows.unique(return_counts=True)), strict=True):
-            for n in torch.arange(1, min(a, int(sizes_b.max())) + 1).split(4096):
+            for n in torch.arange(1, min(a, int(sizes_b.max())) + 1, device="cpu").split(4096):
                 b = sizes_b[:, None]
                 possible = (n <= b) & (n >= a + b - total)
                 left_b, left = (b - n).clamp(min=0), (total - a - b + n).clamp(min=0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tuplet.evaluation.clustering import clustering
 from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
-from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query
+from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query, recall_names
 from tuplet.evaluation.verification import verification
 
 # The numbers of negatives in table 1 of Sohn 2016.
@@ -45,7 +45,7 @@ def evaluate(
     vectors = as_vectors(embeddings, device=device)
     classes = as_labels(labels, vectors.count)
     members = None if gallery is None else as_vectors(gallery, "gallery", device)
-    recalls = tuple(f"recall_at_{positive_integer(k, 'each k in ks')}" for k in ks)
+    recalls = tuple(recall_names(ks).values())
     values, positives = per_query(
         vectors,
         classes,

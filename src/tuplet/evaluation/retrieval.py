@@ -10,7 +10,7 @@ rank j + the number of negatives before it, where `ties` says what a negative of
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -48,9 +48,20 @@ def recall_at_k(
     >>> recall_at_k(x[:1], [8], ks=(1, 2, 3), gallery=x[1:], gallery_labels=[7, 8, 8])
     {1: 0.0, 2: 1.0, 3: 1.0}
     """
-    names = {positive_integer(k, "each k in ks"): f"recall_at_{k}" for k in ks}
+    names = recall_names(ks)
     values, _ = per_query(embeddings, labels, metrics=tuple(names.values()), **options)
     return {k: values[name].mean().item() for k, name in names.items()}
+
+
+def recall_names(ks: Sequence[int]) -> dict[int, str]:
+    """The metric of each K.
+
+    >>> recall_names((1, 10))
+    {1: 'recall_at_1', 10: 'recall_at_10'}
+    """
+    if not isinstance(ks, Iterable):
+        raise TypeError(f"ks must be several numbers, got {ks!r}; give ({ks!r},)")
+    return {positive_integer(k, "each k in ks"): f"recall_at_{k}" for k in ks}
 
 
 def mean_average_precision(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:

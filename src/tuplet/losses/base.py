@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tuplet.mining import Mining
 from tuplet.rows import MemoryBank, Ranks, View, checks
 from tuplet.rows import geometry as geo
 from tuplet.rows.engine import equal_labels
 from tuplet.rows.replay import is_small, replay, replayable
+from tuplet.shown import Shown
 
 
-class RowLoss(nn.Module):
+class RowLoss(Shown):
     """A loss of one's own is a geometry and a method `rows`.
 
     `rows(s, positive, negative)` gets a block of the table, R queries by M gallery members (dot products, or distances
@@ -35,6 +36,12 @@ class RowLoss(nn.Module):
 
     geometry: geo.Geometry = "dot"
     moves_gallery: bool = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = get_args(geo.Geometry)
+        if cls.geometry not in known:
+            raise ValueError(f"geometry of {cls.__name__} is {cls.geometry!r}; give one of {', '.join(known)}")
 
     def __init__(self) -> None:
         super().__init__()

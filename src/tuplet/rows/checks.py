@@ -1,5 +1,7 @@
 """Bad input gets one sentence that names the thing, the value and the remedy."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,18 @@ def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> No
 def check_device(what: str, device: torch.device, others: str, place: torch.device) -> None:
     """Both in one place."""
     if device != place:
-        raise ValueError(f'{what} on {device}, but the {others} on {place}; move one with .to("{place.type}")')
+        raise ValueError(f'{what} on {device}, but the {others} on {place}; move one with .to("{place}")')
+
+
+def check_rows(given: Any, queries: int) -> None:
+    """A total and a count for each query, from a row function."""
+    if not isinstance(given, tuple) or len(given) != 2 or any(getattr(x, "shape", None) != (queries,) for x in given):
+        parts = given if isinstance(given, tuple) else (given,)
+        kinds = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in parts]
+        raise ValueError(
+            f"rows must give a total and a count for each of {queries} queries, got {' and '.join(map(str, kinds))}; "
+            f"return two tensors of shape ({queries},)"
+        )
 
 
 def check_dimensions(queries: Tensor, gallery: Tensor) -> None:

@@ -18,7 +18,7 @@ from torch.utils._triton import has_triton
 
 from tuplet.rows import fused
 from tuplet.rows import geometry as geo
-from tuplet.rows.checks import check_same
+from tuplet.rows.checks import check_rows, check_same
 from tuplet.rows.once import first_derivative
 
 # What one table may take; ten to twenty live at once while a block is differentiated. On a CPU a table should stay near
@@ -142,6 +142,7 @@ def _step(
         out = walk.rows(table, positive, negative, *inputs)
         if walk.reduce != "total":
             return out, ()
+        check_rows(out, table.shape[0])
         total, count = out
         # The sums of a large batch pass what float32 can count.
         return torch.where(count > 0, total, 0).sum(dtype=wide), count.sum(dtype=wide)
