@@ -66,6 +66,8 @@ def place(tmp_path_factory):
     ("words", "sentence"),
     [
         (("train", "nowhere"), "nowhere does not exist; give a folder"),
+        (("train", "photos", "--out", ""), "out is ''; give the path of a folder"),
+        (("compare", "photos", "triplet", "raw", "--out", ""), "out is ''; give the path of a folder"),
         (("train", "empty"), "empty holds no images; expected folders, one a class"),
         (("train", "one", *SMALL), "the data have 1 class: 'ant'"),
         (("train", "two", *SMALL), "training needs two classes of two examples or more, and there are 1"),

@@ -1,7 +1,6 @@
 """`tuplet compare`."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +21,7 @@ def _compare(
         list[str], typer.Argument(metavar="LOSSES", help="Names of losses, or of recipes, whose loss is meant.")
     ],
     settings: dict[str, Any],
-    out: Annotated[Path, typer.Option(help="The folder that keeps all runs.")] = Path("comparison"),
+    out: Annotated[str, typer.Option(help="The folder that keeps all runs.")] = "comparison",
     recipe: Annotated[str | None, typer.Option(help="The settings that all losses share; see tuplet train.")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many runs of each loss.")] = 3,
 ) -> None:

@@ -24,7 +24,7 @@ _KS = (1, 2, 4, 8)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("demo"),
+    out: Annotated[str, typer.Option(help="The folder of the run.")] = "demo",
 ) -> None:
     """Train on drawn characters, test on characters that the network has never seen, and write a report.
 

@@ -19,7 +19,7 @@ def _train(
         str, typer.Argument(metavar="DATA", help="A folder, a tar, a .csv or .parquet table, a features file, glyphs.")
     ],
     settings: dict[str, Any],
-    out: Annotated[Path | None, typer.Option(help="The folder of the run. [runs/ and the name of the data]")] = None,
+    out: Annotated[str | None, typer.Option(help="The folder of the run. [runs/ and the name of the data]")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="A paper's settings: ranked_list, npair_angular, raw_vthm, nra, npair; or demo.")
     ] = None,
@@ -40,7 +40,7 @@ def _train(
       tuplet train features.npz --loss proxy_anchor --loss-options alpha=32,margin=0.1
       torchrun --nproc-per-node 2 -m tuplet train photos/ --precision bfloat16
     """
-    folder = out or Path("runs") / (Path(data).name.split(".")[0] or "data")
+    folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))
     opened = datasets.open(data)
     run = tuplet.train(opened, folder, recipe=recipe, resume=resume, **settings)
