@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from tuplet import losses, mining
 
@@ -202,3 +203,12 @@ def test_rows_that_give_something_else(rows, given):
     loss = type("Odd", (losses.RowLoss,), {"rows": rows})()
     with refused(ValueError, "total and a count for each of 6 queries, got " + given, r"shape \(6,\)"):
         loss(X.clone().requires_grad_(), Y)
+
+
+def test_hooks_for_saved_tensors():
+    """The engine differentiates a block as soon as it has it, with a transform that knows no hooks."""
+    x = X.clone().requires_grad_()
+    with refused(RuntimeError, "RAWLoss", "save_on_cpu", "outside"), torch.autograd.graph.save_on_cpu():
+        LOSS(x, Y)
+    with refused(RuntimeError, "RAWLoss", "checkpoint", "outside"):
+        checkpoint(LOSS, x, Y, use_reentrant=False)

@@ -105,7 +105,15 @@ class RowLoss(Shown):
             check_finite,
             check_labels,
         )
-        value = evaluate(self, view)
+        try:
+            value = evaluate(self, view)
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{type(self).__name__} cannot be computed under saved-tensor hooks, such as save_on_cpu's or those of "
+                "checkpoint(use_reentrant=False); call it outside of them: it holds one block of its table at a time"
+            ) from error
         if isinstance(view.rule, Mining):
             view.rule.advance()
         return value
