@@ -171,6 +171,7 @@ BEST = {
     "cub200": Best(
         ("proxy_anchor", "nra"),
         (_ALL_LARGER, {**_ALL_LARGER, **_TWO_LEVELS}, _LARGEST, {**_LARGEST, **_TWO_LEVELS}),
+        (_UP, ({"steps": 800},), _COLOURS, _AVERAGES),
         finalists=3,
     ),
     "cars196": Best(("raw_vthm", "proxy_anchor"), ({}, _TEST_LARGER), ((_TWO_LEVELS,),)),
