@@ -128,3 +128,75 @@ index.build_approximate("hnsw")
 assert [hits[0].id for hits in index.search(vectors[:5], k=1)] == ["0", "1", "2", "3", "4"]
 """
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_cosines_of_vectors_whose_squares_float32_cannot_hold(tmp_path, kind, size):
+    index = Index.create(tmp_path / "i", dim=16, metric="cosine")
+    vectors = clustered(1000) * np.float32(size)
+    vectors[7] = 0
+    index.add(vectors, range(1000))
+    about = index.build_approximate(kind, recall=0.8)
+    queries = clustered(50, seed=1) * np.float32(size)
+    assert recall(index, queries) == pytest.approx(about.recall_at_10, abs=0.1)
+    assert index.search(queries[0], 1)[0][0].score > 0.5
+
+
+def test_recall_is_stated_by_exact_scores(tmp_path):
+    """Squared distances of such vectors are all 0 to faiss, so by its own scores whatever it finds is right."""
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(300) * np.float32(1e-25), range(300))
+    with pytest.raises(ValueError, match=r"reaches a recall@10 of 0\.\d+"):
+        index.build_approximate("hnsw")
+
+
+def test_a_search_keeps_to_its_own_state(tmp_path, monkeypatch):
+    """Where another thread goes to a state with an approximate index, a search that has begun knows nothing of it."""
+    writer = Index.create(tmp_path / "i", dim=16)
+    writer.add(clustered(50), range(50))
+    reader = Index.open(tmp_path / "i")
+    writer.add(clustered(50, seed=1), range(50, 100))
+    writer.build_approximate()
+    allowed = reader._columns.allowed
+
+    def later(*arguments):
+        reader.refresh()
+        return allowed(*arguments)
+
+    monkeypatch.setattr(reader._columns, "allowed", later)
+    query = clustered(50, seed=1)[0]
+    assert {int(hit.id) for hit in reader.search(query, 50)[0]} == set(range(50))
+    assert reader.search(query, 1)[0][0].id == "50"
+
+
+def test_deleted_rows_are_not_built_in(tmp_path):
+    index = Index.create(tmp_path / "i", dim=16)
+    vectors = clustered(1000)
+    index.add(vectors, range(1000))
+    index.build_approximate()
+    whole = (index.folder / index.approximate.file).stat().st_size
+    index.delete(range(500))
+    index.build_approximate()
+    assert (index.folder / index.approximate.file).stat().st_size < 0.6 * whole
+    assert recall(index, vectors[:100]) > 0.9
+    assert all(int(hit.id) >= 500 for hits in index.search(vectors[:100]) for hit in hits)
+
+
+def test_a_build_that_finds_no_room_or_is_killed_leaves_no_file(tmp_path, monkeypatch):
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(100), range(100))
+
+    def full(built, path):
+        with open(path, "wb") as file:
+            file.write(b"half of it")
+        raise RuntimeError("Error in faiss: write error: No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(faiss, "write_index", full)
+        with pytest.raises(OSError, match=r"faiss could not be written \(.*No space left on device\); make room"):
+            index.build_approximate()
+    assert not list(index.folder.glob("approximate.*"))
+    (index.folder / "approximate.12345678.faiss.part").touch()
+    about = index.build_approximate()
+    assert [path.name for path in index.folder.glob("approximate.*")] == [about.file]

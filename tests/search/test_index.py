@@ -1,7 +1,10 @@
 """The index against a literal search of a list: order, ties, filters, deletions, copies, views; and what it refuses."""
 
+import errno
 import json
 import math
+import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tuplet import evaluation, models
-from tuplet.search import Hit, Index, files
+from tuplet.search import Hit, Index, files, results
+from tuplet.search.snapshot import Snapshot
 
 
 def score(query, member, metric):
@@ -102,6 +106,19 @@ def test_the_same_answers_as_the_evaluator(tmp_path):
         assert np.array_equal(found.scores, expected.scores.numpy())
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 256])
+def test_near_duplicates_are_left_out_in_blocks_as_at_once(monkeypatch, block):
+    monkeypatch.setattr(results, "UNLIKE_BLOCK", block)
+    vectors = np.random.default_rng(0).integers(-2, 3, (40, 2)).astype(np.float32)
+    for k in (1, 5, 40):
+        expected = []
+        for place, vector in enumerate(vectors):
+            apart = all(score(vector, vectors[other], "euclidean") < -1.5 for other in expected)
+            expected += [place] if apart and len(expected) < k else []
+        assert results.unlike(vectors, "euclidean", -1.5, k) == expected
+    assert results.unlike(vectors[:0], "euclidean", -1.5, 3) == []
+
+
 def test_views_are_averaged(tmp_path):
     index = Index.create(tmp_path / "i", dim=2, metric="cosine")
     index.add(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), ["x", "y", "xy"])
@@ -125,6 +142,73 @@ def test_the_folder_can_be_read_by_eye(tmp_path):
     assert [json.loads(line) for line in lines] == [{"id": "a", "label": "eins"}, {"id": "ünïcode \n"}]
     assert np.fromfile(tmp_path / "i" / "vectors.f32", "<f4").tolist() == [1, 0, 0, 1]
     assert (index.picture("a"), index.picture("ünïcode \n"), index.picture("b")) == (b"one", None, None)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_vectors_of_every_floating_type(tmp_path, kind):
+    index = Index.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2, dtype=kind), ["a", "b"])
+    assert [(hit.id, hit.score) for hit in index.search(torch.tensor([1, 0], dtype=kind), 1)[0]] == [("a", 0.0)]
+    views = torch.tensor([[[2, 0], [0, 0]]], dtype=kind)
+    assert [(hit.id, hit.score) for hit in index.search(views, 1)[0]] == [("a", 0.0)]
+
+
+def test_views_in_an_array_that_runs_backwards(tmp_path):
+    index = Index.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "b"])
+    views = np.eye(2, dtype=np.float32)[:, None][::-1]
+    assert [hits[0].id for hits in index.search(views, 1)] == ["b", "a"]
+    with pytest.raises(TypeError, match=r"must be floating point, got torch\.int64"):
+        index.search(torch.zeros(1, 2, 2, dtype=torch.int64))
+
+
+def test_equal_numbers_are_one_value_and_true_is_another(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    values = [2011, 2011.0, 1, True, 0.5]
+    index.add(torch.arange(5.0)[:, None], range(5), [{"value": value} for value in values])
+    for asked, expected in ((2011, "01"), (2011.0, "01"), (1, "2"), (1.0, "2"), (True, "3"), ([0.5, 1], "24")):
+        assert {hit.id for hit in index.search(torch.zeros(1), where={"value": asked})[0]} == set(expected), asked
+    # A mapping of Python takes True for 1.
+    assert index.counts("value") == {1: 2, 2011: 2, 0.5: 1}
+
+
+def test_keys_that_no_row_has_cost_nothing_to_keep(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(2, 1), ["a", "b"], [{"label": "x"}, {}])
+    for key in map(str, range(50)):
+        assert index.search(torch.zeros(1), where={key: 1})[0] == []
+        assert [hit.id for hit in index.search(torch.zeros(1), where={key: None})[0]] == ["a", "b"]
+    assert [hit.id for hit in index.search(torch.zeros(1), where={"label": "x"})[0]] == ["a"]
+    assert set(index._columns._columns) == {"label"}
+    index.add(torch.zeros(2, 1), ["c", "d"], [{"7": 1}, {"label": "x"}])
+    assert [hit.id for hit in index.search(torch.zeros(1), where={"7": 1})[0]] == ["c"]
+    assert [hit.id for hit in index.search(torch.zeros(1), where={"label": "x", "7": None})[0]] == ["a", "d"]
+
+
+def test_a_picture_is_that_of_its_id_while_the_folder_is_replaced(tmp_path, monkeypatch):
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(2, 1), ["a", "b"], pictures=[b"A", b"B"])
+    reader, find = Index.open(tmp_path / "i"), Snapshot.find
+    shutil.rmtree(tmp_path / "i")
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(2, 1), ["b", "a"], pictures=[b"B", b"A"])
+
+    def then_refresh(snapshot, names):
+        found = find(snapshot, names)
+        reader.refresh()
+        return found
+
+    monkeypatch.setattr(Snapshot, "find", then_refresh)
+    assert [reader.picture("a"), reader.picture("a")] == [b"A", b"A"]
+
+
+def test_columns_of_another_index_are_not_mixed(tmp_path):
+    """While a folder is replaced, searches of the old state and of the new one take turns."""
+    old, new = (Index.create(tmp_path / name, dim=1) for name in ("old", "new"))
+    old.add(torch.zeros(2, 1), ["a", "b"], [{"label": "x"}, {"label": "y"}])
+    new.add(torch.zeros(3, 1), ["a", "b", "c"], [{"label": "y"}, {"label": "y"}, {"label": "x"}])
+    columns = old._columns
+    for _ in range(2):
+        assert columns.allowed({"label": "x"}, old.snapshot).tolist() == [True, False]
+        assert columns.allowed({"label": "x"}, new.snapshot).tolist() == [False, False, True]
 
 
 def test_ids_come_back_after_deleting_with_their_new_vector(tmp_path):
@@ -178,7 +262,8 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
     metadata = [{"label": label, "share": share} for label, share in zip(np.arange(3), torch.eye(3)[0], strict=True)]
     index.add(np.zeros((3, 1), np.float32), torch.arange(3), metadata)
     assert [hit.metadata for hit in index.search(torch.zeros(1), 1)[0]] == [{"label": 0, "share": 1.0}]
-    for where in ({"label": np.int64(2)}, {"label": np.array([2])}, {"label": torch.tensor([2])}):
+    for label in (np.int64(2), np.array([2]), torch.tensor([2]), torch.tensor(2), np.array(2), {2.0}):
+        where = {"label": label}
         assert [hit.id for hit in index.search(torch.zeros(1), where=where)[0]] == ["2"]
     assert index.known(np.arange(5)) == {"0", "1", "2"}
 
@@ -190,13 +275,15 @@ def test_an_id_may_be_a_number_and_may_come_alone(tmp_path):
     assert index.vectors(20).tolist() == index.vectors([20]).tolist() == [[2.0]]
     assert index.picture(10) == b"p"
     index.add(torch.tensor([4.0]), "south")
-    index.delete(10)
-    assert index.known([10, 20, "south"]) == {"20", "south"}
+    index.delete(torch.tensor(10))
+    assert index.known([10, np.int64(20), "south", "\udcff"]) == {"20", "south"}
+    assert index.known([str(number) for number in range(100)]) == {"20"}
+    for wrong in (None, 1.5, b"x"):
+        with pytest.raises(TypeError, match=r"the id .* is a .*; ids are text or whole numbers"):
+            index.add(torch.zeros(1, 1), [wrong])
 
 
 def test_another_index_in_its_place_brings_its_own_metadata(tmp_path):
-    import shutil
-
     Index.create(tmp_path / "i", dim=1).add(torch.zeros(1, 1), ["a"], [{"label": "old"}])
     reader = Index.open(tmp_path / "i")
     assert reader.counts() == {"old": 1}
@@ -241,6 +328,70 @@ def test_what_a_killed_writer_left_is_neither_seen_nor_kept(tmp_path):
     assert [hit.id for hit in last.search(torch.tensor([5.0, 5.0]))[0]] == ["c", "b"]
     assert (last.picture("b"), last.picture("c")) == (b"B", b"C")
     assert (tmp_path / "i" / files.VECTORS).stat().st_size == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("change", ["add", "delete"])
+def test_a_full_disk_at_any_write_is_named_and_leaves_all_or_nothing(tmp_path, monkeypatch, change):
+    for moment in range(20):
+        folder = tmp_path / str(moment)
+        index = Index.create(folder, dim=1)
+        index.add(torch.tensor([[1.0], [2.0]]), ["1", "2"], pictures=[b"1", b"2"])
+        written = []
+
+        def full(_, moment=moment, written=written):
+            written.append(1)
+            if len(written) > moment:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "fsync", full)
+            sentence = ""
+            try:
+                index.add(torch.tensor([[3.0]]), ["3"], pictures=[b"3"]) if change == "add" else index.delete("1")
+            except OSError as error:
+                sentence = str(error)
+        if not sentence:
+            break
+        assert len(written) == moment + 1
+        # Only when the change has happened is there no file to name.
+        assert sentence.endswith("; make room, then call again") or len(Index.open(folder)) != 2
+        assert "No space left on device" in sentence
+        again = Index.open(folder)
+        assert again.known(list("123")) in ({"1", "2"}, {"1", "2", "3"} if change == "add" else {"2"})
+        index.add(torch.tensor([[4.0]]), ["4"], pictures=[b"4"])
+        again.refresh()
+        for name in again.known(list("1234")):
+            assert again.vectors(name).tolist() == [[float(name)]]
+            assert again.picture(name) == name.encode()
+    assert 3 <= moment < 20
+
+
+def test_a_folder_that_cannot_be_written_can_be_searched(tmp_path, monkeypatch):
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(1, 1), ["a"])
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    again = Index.open(tmp_path / "i")
+    assert [hit.id for hit in again.search(torch.zeros(1))[0]] == ["a"]
+    with pytest.raises(
+        OSError, match=r"writer.lock could not be written .*Read-only file system.*; give another folder"
+    ):
+        again.delete("a")
+
+
+def test_the_folder_may_be_a_link_and_the_process_may_move(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("elsewhere").mkdir()
+    Index.create("real", dim=1).add(torch.zeros(1, 1), ["a"])
+    Path("link").symlink_to("real")
+    index = Index.open("link")
+    monkeypatch.chdir("elsewhere")
+    index.add(torch.ones(1, 1), ["b"])
+    assert Index.open("../real").known(["a", "b"]) == {"a", "b"}
+    assert not list(Path().iterdir())
 
 
 def test_nothing_is_added_where_something_is_wrong(tmp_path):

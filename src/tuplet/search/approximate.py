@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 
 from tuplet import extras
-from tuplet.durable import flush
+from tuplet.durable import first_line, replace_file
 from tuplet.progress import track
 from tuplet.search import exact
 from tuplet.search.results import ordered
@@ -60,18 +60,19 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     begun = time.monotonic()
     sample = _sample(snapshot)
     built = _trained(faiss, snapshot, kind)
-    for start in track(range(0, len(snapshot.rows), BLOCK), f"building {kind}"):
-        _add(built, snapshot, np.setdiff1d(np.arange(start, min(start + BLOCK, len(snapshot.rows))), sample))
+    others = snapshot.alive.copy()
+    others[sample] = False
+    for start in track(range(0, len(others), BLOCK), f"building {kind}"):
+        _add(built, snapshot, start + np.flatnonzero(others[start : start + BLOCK]))
     seconds = time.monotonic() - begun
     file = f"approximate.{uuid4().hex[:8]}.faiss"
-    queries, others = snapshot.vectors[sample], snapshot.alive.copy()
-    others[sample] = False
-    tenth = _scores(queries, exact.search(snapshot, queries, 10, others)[1], snapshot)[:, -1:]
+    queries = snapshot.vectors[sample]
+    tenth = exact.search(snapshot, queries, 10, others)[0][:, -1:]
     reached, effort = 0.0, 0
     for effort in _efforts(kind, built):
         about = Approximate(kind, file, len(snapshot.rows), effort, 0.0, seconds)
         _, rows = search(snapshot, built, about, queries, 10, others)
-        reached = float((_scores(queries, rows, snapshot) >= tenth).mean())
+        reached = float((exact.scores(snapshot, queries, rows) >= tenth).mean())
         if reached >= recall:
             break
     else:
@@ -80,9 +81,15 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
             f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={reached:.2f}, or search exactly"
         )
     _add(built, snapshot, sample)
-    faiss.write_index(built, str(snapshot.folder / file))
-    flush(snapshot.folder / file)
+    replace_file(snapshot.folder / file, lambda aside: _write(built, aside))
     return Approximate(kind, file, len(snapshot.rows), effort, reached, seconds)
+
+
+def _write(built: Any, path: Path) -> None:
+    try:
+        _faiss().write_index(built, str(path))
+    except RuntimeError as error:  # faiss says so of a full disk too
+        raise OSError(f"faiss: {first_line(error)}") from error
 
 
 def read(folder: Path, about: Approximate) -> Any:
@@ -142,14 +149,19 @@ def _faiss() -> Any:
 def _prepared(vectors: np.ndarray, metric: str) -> np.ndarray:
     """Vectors as faiss compares them; for the cosine at unit length, zero ones as they are."""
     if metric == "cosine":
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        lengths = _lengths(vectors)[:, None]
         vectors = vectors / np.where(lengths > 0, lengths, 1)
     return np.ascontiguousarray(vectors, np.float32)
 
 
+def _lengths(vectors: np.ndarray) -> np.ndarray:
+    """Lengths in float64: the squares of small numbers would vanish in float32, and those of large ones overflow."""
+    return np.linalg.norm(vectors.astype(np.float64), axis=1)
+
+
 def _trained(faiss: Any, snapshot: Snapshot, kind: str) -> Any:
     """An empty faiss index, of sizes that fit the number of rows, trained where its kind needs it."""
-    count, dim, metric = len(snapshot.rows), snapshot.manifest.dim, snapshot.manifest.metric
+    count, dim, metric = snapshot.count, snapshot.manifest.dim, snapshot.manifest.metric
     measure = faiss.METRIC_L2 if metric == "euclidean" else faiss.METRIC_INNER_PRODUCT
     if kind == "hnsw":
         graph = faiss.IndexHNSWFlat(dim, 32, measure)
@@ -158,7 +170,8 @@ def _trained(faiss: Any, snapshot: Snapshot, kind: str) -> Any:
     lists = max(1, min(int(4 * count**0.5), count // 39))
     parts = max(part for part in range(1, max(1, dim // 4) + 1) if dim % part == 0)
     built = faiss.index_factory(dim, f"IVF{lists},PQ{parts}x{8 if count >= 10_000 else 4}", measure)
-    rows = np.sort(np.random.default_rng(0).choice(count, min(count, 40 * max(lists, 256)), replace=False))
+    alive = np.flatnonzero(snapshot.alive)
+    rows = np.sort(np.random.default_rng(0).choice(alive, min(count, 40 * max(lists, 256)), replace=False))
     built.train(_prepared(snapshot.vectors[rows], metric))
     return built
 
@@ -213,8 +226,11 @@ def _scores(queries: np.ndarray, rows: np.ndarray, snapshot: Snapshot) -> np.nda
     queries, rows = _prepared(queries, metric), np.ascontiguousarray(rows)
     scores = by_rows(faiss.fvec_L2sqr_by_idx if euclidean else faiss.fvec_inner_products_by_idx, queries)
     if metric == "cosine":
-        lengths = np.sqrt(by_rows(faiss.fvec_L2sqr_by_idx, np.zeros_like(queries)))
-        scores /= np.where((lengths > 0) & (rows >= 0), lengths, 1)
+        squares, there = by_rows(faiss.fvec_L2sqr_by_idx, np.zeros_like(queries)), rows >= 0
+        lengths = np.sqrt(squares, dtype=np.float64)
+        rough = there & ~((squares > 1e-30) & (squares < np.inf))
+        lengths[rough] = _lengths(snapshot.vectors[rows[rough]])
+        scores = scores / np.where((lengths > 0) & there, lengths, 1)
     return similarity(scores, metric)
 
 
@@ -226,6 +242,6 @@ def described(about: Any) -> Approximate | None:
 def remove_old(folder: Path, *kept: Approximate | None) -> None:
     """Delete the files of builds before these, and of builds that were killed."""
     names = {about.file for about in kept if about is not None}
-    for path in folder.glob("approximate.*.faiss"):
+    for path in folder.glob("approximate.*.faiss*"):
         if path.name not in names:
             path.unlink()

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from tuplet.evaluation import nearest
+from tuplet.evaluation.scores import direct, similarity
 from tuplet.progress import silent
 from tuplet.search.snapshot import Snapshot
 
@@ -24,3 +25,13 @@ def search(
         among = None if allowed is None else torch.from_numpy(allowed)
         found = nearest(queries, snapshot.gallery, k, metric=metric, among=among)
         return found.scores.numpy(), found.indices.numpy()
+
+
+def scores(snapshot: Snapshot, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The scores of each query's own rows (n, k), the very numbers that `search` gives them; −∞ where a row is −1."""
+    metric, there = snapshot.manifest.metric, rows >= 0
+    found = np.full(rows.shape, -np.inf)
+    own = torch.from_numpy(queries[np.nonzero(there)[0]]).double()
+    members = torch.from_numpy(snapshot.vectors[rows[there]]).double()
+    found[there] = similarity(direct(own, members, metric), metric).numpy()
+    return found

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuplet.durable import flush
+from tuplet.durable import flush, replace_file, writing
 
 FORMAT = 1
 MANIFEST = "index.json"
@@ -63,30 +63,26 @@ def read_manifest(folder: Path) -> Manifest:
 def commit(folder: Path, manifest: Manifest) -> None:
     """Make this the state of the index, at once and for good."""
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1) + "\n"
-    replace_durably(folder / MANIFEST, text.encode())
+    replace_file(folder / MANIFEST, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> dict[str, int]:
     """Append bytes to the files by name and flush them; the lengths that a manifest must state to make them count."""
     lengths = dict(manifest.bytes)
     for name, data in additions.items():
-        with open(folder / name, "r+b" if (folder / name).exists() else "w+b") as file:
-            file.truncate(lengths[name])
-            file.seek(lengths[name])
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            lengths[name] = file.tell()
+        path = folder / name
+        is_new = not path.exists()
+        with writing(path):
+            with open(path, "w+b" if is_new else "r+b") as file:
+                file.truncate(lengths[name])
+                file.seek(lengths[name])
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                lengths[name] = file.tell()
+            if is_new:  # a manifest must not outlive the name of a file that it counts
+                flush(folder)
     return lengths
-
-
-def replace_durably(path: Path, content: bytes) -> None:
-    """Write a file aside, flush it, and put it in the place of the old one."""
-    aside = path.with_name(path.name + ".part")
-    aside.write_bytes(content)
-    flush(aside)
-    os.replace(aside, path)
-    flush(path.parent)
 
 
 @contextmanager
@@ -102,14 +98,15 @@ def only_writer(folder: Path) -> Iterator[None]:
     """
     import fcntl  # not on every system, and reading needs none
 
-    with open(folder / LOCK, "a+") as file:
+    with writing(folder / LOCK):
+        (folder / LOCK).touch()
+    with open(folder / LOCK, "r+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            who = file.read().strip() or "?"
+            who = file.read().decode() or "?"
             raise BlockingIOError(f"{folder} is being written by process {who}; wait until it is done") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with writing(folder / LOCK):
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
         yield

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -20,30 +21,45 @@ class Column:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.codes = np.empty(0, np.int64)
+        self.codes = np.empty(0, np.int32)
         self.values: dict[str, int] = {}  # the value as JSON: hashable, and 1 is not true
 
-    def extend(self, snapshot: Snapshot) -> None:
-        """Read the rows that are new."""
+    def extend(self, snapshot: Snapshot, keys: set[str]) -> None:
+        """Read the rows that are new, and note which keys they have."""
         for start in range(len(self.codes), len(snapshot.rows), BLOCK):
             items = snapshot.items(range(start, min(start + BLOCK, len(snapshot.rows))))
             codes = [self.values.setdefault(_as_json(item.get(self.key)), len(self.values)) for item in items]
-            self.codes = np.concatenate([self.codes, np.array(codes, np.int64)])
+            self.codes = np.concatenate([self.codes, np.array(codes, np.int32)])
+            keys.update(*items)
+
+    def extend_without(self, rows: int) -> None:
+        """Take it that none of the first rows has the key."""
+        self.codes, self.values = np.zeros(rows, np.int32), {_as_json(None): 0}
 
 
 class Columns:
-    """The columns that searches asked for so far."""
+    """The columns that searches asked for so far, of keys that some row has: anyone may ask for any key."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, Column] = {}
         self._growing = threading.Lock()
+        self._start_again("")
+
+    def _start_again(self, born: str) -> None:
+        self._born, self._columns = born, dict[str, Column]()
+        self._keys, self._read = set[str](), 0  # the keys of the first so many rows
 
     def column(self, key: str, snapshot: Snapshot) -> Column:
         """The column of a key, up to the last row of the snapshot at least."""
         with self._growing:
-            column = self._columns.setdefault(key, Column(key))
-            if len(column.codes) < len(snapshot.rows):
-                column.extend(snapshot)
+            if snapshot.manifest.born != self._born:
+                self._start_again(snapshot.manifest.born)
+            column = self._columns.get(key) or Column(key)
+            if key not in self._keys:
+                column.extend_without(self._read)
+            column.extend(snapshot, self._keys)
+            self._read = max(self._read, len(column.codes))
+            if key in self._keys:
+                self._columns[key] = column
         return column
 
     def allowed(self, where: Where | None, snapshot: Snapshot) -> np.ndarray | None:
@@ -61,10 +77,23 @@ class Columns:
     def counts(self, key: str, snapshot: Snapshot) -> dict[Any, int]:
         """How many rows have each value of a key, the most frequent first; rows without the key are left out."""
         column = self.column(key, snapshot)
-        counts = np.bincount(column.codes[: len(snapshot.rows)][snapshot.alive], minlength=len(column.values))
-        found = [(json.loads(text), int(counts[code])) for text, code in column.values.items()]
-        listed = [(value, count) for value, count in found if count and isinstance(value, str | int | float)]
-        return dict(sorted(listed, key=lambda pair: (-pair[1], str(pair[0]))))
+        values = list(column.values)  # in the order of their codes; other threads may add more
+        counts = np.bincount(column.codes[: len(snapshot.rows)][snapshot.alive], minlength=len(values))
+        counted: Counter[Any] = Counter()
+        for text, count in zip(values, counts.tolist(), strict=True):
+            value = json.loads(text)
+            if count and isinstance(value, str | int | float):
+                counted[value] += count
+        return most_frequent(counted)
+
+
+def most_frequent(counted: Counter[Any]) -> dict[Any, int]:
+    """Counts in their order, the highest first; of equals by name.
+
+    >>> most_frequent(Counter(["bee", "ant", "wasp", "bee"]))
+    {'bee': 2, 'ant': 1, 'wasp': 1}
+    """
+    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0]))))
 
 
 def _asked(key: str, value: Any) -> str:
@@ -77,4 +106,10 @@ def _asked(key: str, value: Any) -> str:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    """The same text for equal numbers.
+
+    >>> _as_json(2011.0), _as_json(2011), _as_json(True)
+    ('2011', '2011', 'true')
+    """
+    is_whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if is_whole else value, sort_keys=True)

@@ -23,6 +23,7 @@ from tuplet.search.pictures import embed, prepare
 Things: TypeAlias = Tensor | np.ndarray | Picture | Sequence[Picture]
 #: One id or several; numbers are kept as text.
 Ids: TypeAlias = str | int | Sequence[str | int] | np.ndarray | Tensor
+NAMES = (str, int, np.integer, os.PathLike)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def query_vectors(queries: Things, dim: int, metric: str, embedder: Callable[[],
         ready = [prepare(source, embedder()) for source in as_list(queries)]
         queries = embed([r.pixels for r in ready], embedder())
     if queries.ndim == 3 and 0 not in queries.shape:
-        views = list(torch.as_tensor(queries).float().unbind(1))
+        views = [queries[:, view] for view in range(queries.shape[1])]
         queries = average_views(views, metric="cosine" if metric == "cosine" else "dot")
     return as_matrix(queries, dim)
 
@@ -88,7 +89,9 @@ def as_matrix(vectors: Tensor | np.ndarray, dim: int) -> np.ndarray:
     >>> as_matrix(torch.tensor([1.0, 2.0]), 2)
     array([[1., 2.]], dtype=float32)
     """
-    array = vectors.detach().cpu().numpy() if isinstance(vectors, Tensor) else vectors
+    if isinstance(vectors, Tensor):  # numpy has no bfloat16
+        vectors = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).detach().cpu().numpy()
+    array = vectors
     array = array[None] if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind != "f":
         raise ValueError(
@@ -114,14 +117,24 @@ def as_names(ids: Ids) -> list[str]:
     >>> as_names(3), as_names(torch.tensor([3, 4])), as_names("east")
     (['3'], ['3', '4'], ['east'])
     """
-    several = [ids] if isinstance(ids, str | int | np.integer) else ids
-    return [str(each.item() if isinstance(each, Tensor) else each) for each in several]
+    several = [ids] if isinstance(ids, NAMES) else _plain_list(ids)
+    names = [each.item() if isinstance(each, Tensor) else each for each in several]
+    for name in names:
+        if not isinstance(name, NAMES):
+            raise TypeError(f"the id {name!r} is a {type(name).__name__}; ids are text or whole numbers")
+    return [str(name) for name in names]
 
 
 def choices(wanted: Any) -> list[Any]:
     """The values of which a filter takes any: one, or several in a list, a set or an array."""
-    several = wanted if isinstance(wanted, list | tuple | set | frozenset | np.ndarray | Tensor) else [wanted]
+    is_several = isinstance(wanted, list | tuple | set | frozenset | np.ndarray | Tensor)
+    several = _plain_list(wanted) if is_several else [wanted]
     return [each.tolist() if isinstance(each, np.generic | Tensor) else each for each in several]
+
+
+def _plain_list(several: Any) -> list[Any]:
+    """The members of a collection; those of an array or a tensor as Python's own, a single one as well."""
+    return several.reshape(-1).tolist() if isinstance(several, np.ndarray | Tensor) else list(several)
 
 
 def check_conditions(where: Any, distinct: Any) -> None:

@@ -47,8 +47,9 @@ class Index:
 
     def __init__(self, folder: Path, embedder: Embedder | None = None) -> None:
         """Use `Index.create` or `Index.open`."""
-        self.folder = folder
-        self.snapshot = Snapshot(folder, files.read_manifest(folder))
+        manifest = files.read_manifest(folder)
+        self.folder = folder.absolute()  # the process may change its own
+        self.snapshot = Snapshot(self.folder, manifest)
         self._columns = Columns()
         self._loaded: tuple[str, Any] = "", None  # the approximate index, by the name of its file
         self._writers, self._writing = threading.RLock(), False
@@ -90,6 +91,7 @@ class Index:
                 flush(folder / MODEL)
             model = None if embedder is None else embedder.fingerprint()
             files.commit(folder, files.Manifest(width, metric, model, born=uuid.uuid4().hex))
+        flush(folder.parent)
         return cls(folder, embedder)
 
     @classmethod
@@ -143,7 +145,6 @@ class Index:
         if manifest == self.snapshot.manifest:
             return False
         if manifest.born != self.snapshot.manifest.born:
-            self._columns = Columns()
             self.__dict__.pop("embedder", None)
         self.snapshot = Snapshot(self.folder, manifest)
         return True
@@ -231,7 +232,7 @@ class Index:
         available = snapshot.count if allowed is None else int(allowed.sum())
         k = min(k, available)
 
-        about = self.approximate
+        about = approximate.described(snapshot.manifest.approximate)
 
         def look(width: int) -> tuple[np.ndarray, np.ndarray]:
             if exact or about is None or available * FEW < len(snapshot.rows):
@@ -264,18 +265,21 @@ class Index:
         return about
 
     def _built(self, about: Approximate) -> Any:
-        if self._loaded[0] != about.file:
-            self._loaded = about.file, approximate.read(self.folder, about)
-        return self._loaded[1]
+        loaded = self._loaded
+        if loaded[0] != about.file:
+            self._loaded = loaded = about.file, approximate.read(self.folder, about)
+        return loaded[1]
 
     def vectors(self, ids: Ids) -> np.ndarray:
         """The vectors stored under these ids, to search from."""
-        return self.snapshot.vectors[self.snapshot.rows_of(as_names(ids))]
+        snapshot = self.snapshot  # another thread may refresh
+        return snapshot.vectors[snapshot.rows_of(as_names(ids))]
 
     def picture(self, name: str | int) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""
-        row = self.snapshot.find([str(name)]).get(str(name))
-        return None if row is None else self.snapshot.picture(row)
+        snapshot = self.snapshot
+        row = snapshot.find([str(name)]).get(str(name))
+        return None if row is None else snapshot.picture(row)
 
     def known(self, ids: Ids) -> set[str]:
         """Those of the ids that are in the index."""

@@ -14,7 +14,7 @@ from tuplet import extras
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder
-from tuplet.search.filters import Where
+from tuplet.search.filters import Where, most_frequent
 from tuplet.search.incoming import (
     Ids,
     Things,
@@ -220,7 +220,7 @@ class MilvusIndex:
             values = [row["metadata"].get(key) for row in page]
             counted.update(value for value in values if isinstance(value, str | int | float))
         pages.close()
-        return dict(sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0]))))
+        return most_frequent(counted)
 
     def _rows(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
         """Those of the items that are there."""

@@ -15,6 +15,8 @@ Look = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 #: How many results are looked at, at most, to find some that are not near-duplicates.
 FARTHEST = 10_000
+#: How many are compared with one at a time: often the first few are enough.
+UNLIKE_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,16 @@ def unlike(vectors: np.ndarray, metric: str, threshold: float, k: int) -> list[i
     >>> unlike(np.array([[0.0], [0.1], [1.0]]), "euclidean", threshold=-0.5, k=2)
     [0, 2]
     """
-    members = torch.from_numpy(vectors).double()
     kept: list[int] = []
-    for place in range(len(members)):
-        others = members[kept]
-        scores = similarity(direct(members[place].expand_as(others), others, metric), metric) if kept else others
-        if not kept or bool((scores < threshold).all()):
-            kept.append(place)
-        if len(kept) == k:
-            break
+    for start in range(0, len(vectors), UNLIKE_BLOCK):
+        places = np.arange(start, min(start + UNLIKE_BLOCK, len(vectors)))
+        known = iter(kept.copy())
+        while len(places) and len(kept) < k:
+            one = next(known, None)
+            if one is None:  # nobody else stands before the first that is left
+                one, places = int(places[0]), places[1:]
+                kept.append(one)
+            others = torch.from_numpy(vectors[places]).double()
+            same = torch.from_numpy(vectors[one]).double().expand_as(others)
+            places = places[(similarity(direct(same, others, metric), metric) < threshold).numpy()]
     return kept
