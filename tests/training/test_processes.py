@@ -1,6 +1,7 @@
 """Two real processes under torchrun train what one process trains on the same batches."""
 
 import socket
+from typing import ClassVar
 
 import pytest
 import torch
@@ -24,6 +25,40 @@ for folder, stops in (("at once", [12]), ("in two", [5, 12])):
     for steps in stops:
         training.train(vectors(), f"{sys.argv[1]}/{folder}", model=dropping(), steps=steps, **RESUMED)
 """
+
+
+class Two(torch.nn.Module):
+    """Two levels, from low to high."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        low = self.low(x)
+        return [low, self.high(low.relu())]
+
+
+class Staged(models.Backbone):
+    """The same, known from inside."""
+
+    channels: ClassVar = {"M": 4, "H": 5}
+
+    def __init__(self):
+        super().__init__()
+        self.layers = Two()
+
+    def stages(self):
+        return [("M", self.layers.low), ("H", self.layers.high)]
+
+
+def two_levels(own=False):
+    torch.manual_seed(0)
+    prepared = models.Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
+    levels = "M" if own else "MH"
+    return models.create(Two() if own else Staged(), dim=6, levels=levels, preprocessing=prepared)
+
+
 EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "rate": 1e-3}
 
 CASES = {
@@ -44,6 +79,19 @@ CASES = {
     "memory and pieces": lambda: (
         vectors(),
         {**EVERY, "loss": "raw", "dim": 6, "memory": 40, "batch_size": 12, "per_class": 2, "piece_size": 4},
+    ),
+    # One process gets three examples, which are one piece, and the other six.
+    "uneven pieces": lambda: (
+        vectors(),
+        {**EVERY, "loss": "raw", "dim": 6, "batch_size": 9, "per_class": 3, "piece_size": 4},
+    ),
+    "layers above the level": lambda: (
+        pictures(),
+        {**EVERY, "loss": "raw", "model": two_levels().select("M"), "batch_size": 12, "per_class": 3},
+    ),
+    "layers above the level of an own module": lambda: (
+        pictures(),
+        {**EVERY, "loss": "raw", "model": two_levels(own=True), "batch_size": 12, "per_class": 3},
     ),
     "proxies and hard classes": lambda: (
         vectors(),

@@ -55,6 +55,10 @@ class Backbone(nn.Module):
                 yield from stage.parameters()
             passed += bool(level) and level in levels
 
+    def hides_unread(self, levels: str) -> bool:
+        """Whether parameters that no gradient reaches lie where `beyond` cannot see them."""
+        return not self.stages() and list(self.channels)[-1] not in levels
+
     @staticmethod
     def translate(state: State) -> State:
         """Published names into those of this class; names that are already right stay."""

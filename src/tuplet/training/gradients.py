@@ -34,7 +34,7 @@ def backward(
     >>> value.item(), w.grad.tolist()
     (6.0, [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0]])
     """
-    if piece_size is None or piece_size >= len(inputs):
+    if piece_size is None:
         embeddings = embed(inputs)
         value = loss_of(embeddings)
         scale(value).backward()

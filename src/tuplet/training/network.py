@@ -22,6 +22,14 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
     """The embedder in training mode, and the settings with what the embedder and the loss have decided filled in."""
     if isinstance(settings.model, Embedder):
         embedder = copy.deepcopy(settings.model)
+        if embedder.frozen_batchnorm and settings.frozen_batchnorm is False:
+            raise ValueError(
+                "frozen_batchnorm is False and the embedder was given with its BatchNorm frozen; leave it out, or give "
+                "an embedder that is not frozen"
+            )
+        # One that `select` gave has layers above its levels, which data-parallel training would wait for.
+        for parameter in embedder.backbone.beyond(embedder.config.levels):
+            parameter.requires_grad_(False)
     else:
         if settings.model == "mlp":  # which cannot be made without them
             _refuse_other_data("mlp", data, pictures=False)

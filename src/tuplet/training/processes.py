@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tuplet.models import Embedder
 from tuplet.progress import silent
 from tuplet.rows import Ranks
 
@@ -90,11 +91,15 @@ class Team:
             for value in module.state_dict().values():
                 dist.broadcast(value, 0)
 
-    def parallel(self, network: nn.Module) -> tuple[nn.Module, Callable[[], AbstractContextManager[Any]]]:
+    def parallel(self, network: Embedder) -> tuple[nn.Module, Callable[[], AbstractContextManager[Any]]]:
         """The network with its gradients averaged over the processes, and a context in which they are not yet."""
         if not self.many:
             return network, nullcontext
-        parallel = nn.parallel.DistributedDataParallel(network, device_ids=self.gpus or None)
+        # Looking for them in each step costs time, so it is done for these alone.
+        unread = network.backbone.hides_unread(network.config.levels)
+        parallel = nn.parallel.DistributedDataParallel(
+            network, device_ids=self.gpus or None, find_unused_parameters=unread
+        )
         return parallel, parallel.no_sync
 
 

@@ -1,5 +1,6 @@
 """The sampler of a run, and what the training classes have to offer it."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -113,6 +114,16 @@ def usable_sizes(data: Dataset) -> list[int]:
 def class_share(settings: Settings) -> int:
     """How many examples the sampler takes together: those of a class, or of a triplet."""
     return {"npair": 2, "hard_class": 2, "triplet": 3}.get(settings.sampler or "", settings.per_class)
+
+
+def largest_share(settings: Settings, processes: int) -> int:
+    """The most examples of a batch that one of some processes can get: classes stay whole, and n-groups vary in size.
+
+    >>> largest_share(Settings(sampler="class_balanced", batch_size=12, per_class=4), processes=2)
+    8
+    """
+    size, each = settings.batch_size or 0, class_share(settings)
+    return size if settings.sampler == "ngroup" else math.ceil(size / each / processes) * each
 
 
 def _goes_by_per_class(settings: Settings) -> bool:

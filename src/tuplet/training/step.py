@@ -10,6 +10,7 @@ from tuplet.training.gradients import backward
 from tuplet.training.late import Late
 from tuplet.training.optimizer import leave_out_if_not_finite, shorten
 from tuplet.training.processes import Team
+from tuplet.training.sampler import largest_share
 from tuplet.training.settings import Settings
 from tuplet.training.state import State
 
@@ -30,6 +31,9 @@ class Stepper:
         self.settings, self.state, self.team = settings, state, team
         embedder, dtype = state.embedder, getattr(torch, settings.precision)
         self.network, self.hold = team.parallel(embedder.compiled() if settings.compile else embedder)
+        # Data-parallel training talks in the first pass with a graph, so all processes take pieces or none does.
+        in_pieces = settings.piece_size is not None and settings.piece_size < largest_share(settings, team.size)
+        self.piece_size = settings.piece_size if in_pieces else None
         self.precision = torch.autocast(team.device.type, dtype, enabled=dtype != torch.float32)
         """The context in which the network computes."""
 
@@ -41,7 +45,7 @@ class Stepper:
         def loss_of(embeddings: Tensor) -> Tensor:
             return state.objective(split(embeddings), batch.labels, step, ranks=self.team.many)
 
-        value, embeddings = backward(self._embed, inputs, loss_of, scaler.scale, self.settings.piece_size, self.hold)
+        value, embeddings = backward(self._embed, inputs, loss_of, scaler.scale, self.piece_size, self.hold)
         scaler.unscale_(optimizer)
         numbers = Late(value, shorten(optimizer, self.settings.clip))
         if not scaler.is_enabled():
