@@ -126,6 +126,9 @@ def test_frozen_batchnorm_stays_as_it_starts(tmp_path):
         assert moved["backbone.module.1.weight"] == (frozen is not True)
     with pytest.raises(ValueError, match="has BatchNorm, whose statistics would be those of a piece"):
         training.train(vectors(), tmp_path / "pieces", model=net(), piece_size=4, **options)
+    frozen = net().freeze_batchnorm()
+    with pytest.raises(ValueError, match="frozen_batchnorm is False and the embedder was given with"):
+        training.train(vectors(), tmp_path / "given", model=frozen, frozen_batchnorm=False, **options)
 
 
 def test_batchnorm_is_frozen_by_default_where_weights_are_given():
@@ -201,6 +204,30 @@ def test_measuring_a_single_class_is_warned_of(classes, validation, what, tmp_pa
     with pytest.warns(UserWarning, match=rf"the {what} split has a single class, '\d+', whose Recall@K is the same"):
         run = training.train(vectors(classes), tmp_path, validation=validation, **{**QUICK, "batch_size": 6})
     assert run.metrics["step"] == 2
+
+
+TRAINED = [0, 1, 2, 3] * 6
+
+
+@pytest.mark.parametrize(
+    ("what", "labels", "splits", "options"),
+    [
+        ("test", [*TRAINED, *range(10, 22)], ["train"] * 24 + ["test"] * 12, {}),
+        ("test", TRAINED + [4] * 6 + [5] * 6, ["train"] * 24 + ["query"] * 6 + ["gallery"] * 6, {}),
+        (
+            "validation",
+            [*TRAINED, 4, 5, 6, 7, *[8, 9] * 4],
+            ["train"] * 28 + ["test"] * 8,
+            {"validation": 0.5, "validation_from": 0.5},
+        ),
+    ],
+)
+def test_measuring_without_a_positive_is_refused_before_training(what, labels, splits, options, tmp_path):
+    """Its Recall@K is 0 whatever is learned."""
+    source = data.from_features(vectors(classes=6).features, labels, splits=splits)
+    with pytest.raises(ValueError, match=rf"no example of the {what} split has another one of its class to find; give"):
+        training.train(source, tmp_path / "run", **QUICK, **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_testing_on_classes_that_were_trained_on_is_warned_of(tmp_path):

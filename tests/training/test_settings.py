@@ -119,6 +119,18 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
         ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
         ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),
+        ({"decay_factor": 0.5}, "decay_factor=0.5 needs schedule='step', and the schedule is 'cosine'"),
+        ({"momentum": 0.5}, "momentum=0.5 needs optimizer='sgd', and the optimizer is 'adamw'"),
+        ({"candidates": 9}, "candidates=9 needs sampler='hard_class', and the sampler is None"),
+        ({"memory_start": 9}, "memory_start=9 needs memory=, the number of embeddings to remember"),
+        (
+            {"loss": "raw", "loss_options": {"mining": {"name": "semi_hard", "epsilon": 0.1}}},
+            "SemiHard has no option 'epsilon'; it has none",
+        ),
+        (
+            {"loss": "margin", "loss_options": {"mining": "non_trivial"}},
+            "NonTrivial needs alpha and margin; give them as its options",
+        ),
         ({"seed": 2**64}, "seed is 18446744073709551616; it must be at least 0 and below 2⁶³"),
         ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),
     ],

@@ -127,12 +127,17 @@ def _named(kind: str, name: str, table: Mapping[str, Any]) -> Any:
 
 
 def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    takes = inspect.signature(made).parameters
+    every = inspect.signature(made).parameters
+    # One without options has those of any module: *args and **kwargs.
+    takes = {name: each for name, each in every.items() if each.kind is each.POSITIONAL_OR_KEYWORD}
     for name in options:
         if name not in takes:
             raise TypeError(
                 f"{made.__name__} has no option {name!r}; {nearest(name, takes) if takes else 'it has none'}"
             )
+    missing = [name for name, each in takes.items() if each.default is each.empty and name not in options]
+    if missing:
+        raise TypeError(f"{made.__name__} needs {' and '.join(missing)}; give them as its options")
     return made(**options)
 
 

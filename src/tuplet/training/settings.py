@@ -128,10 +128,12 @@ class Settings:
                     raise ValueError(f"{name} is {value}; it must be {words}")
         if self.schedule == "step" and self.decay_every is None:
             raise ValueError("schedule='step' needs decay_every=, the number of steps after which the rate falls")
-        if self.schedule != "step" and self.decay_every is not None:
-            raise ValueError(
-                f"decay_every={self.decay_every} needs schedule='step', and the schedule is {self.schedule!r}"
-            )
+        for name, owner, needed in _BELONGS:
+            value, now = getattr(self, name), getattr(self, owner)
+            if value != getattr(type(self), name) and now != needed:
+                raise ValueError(f"{name}={value} needs {owner}={needed!r}, and the {owner} is {now!r}")
+        if self.memory_start and not self.memory:
+            raise ValueError(f"memory_start={self.memory_start} needs memory=, the number of embeddings to remember")
         if self.test_on == "validation" and not self.validation:
             raise ValueError("test_on='validation' needs validation=, the share of the training classes to measure on")
         if self.validation_from is not None and not self.validation:
@@ -149,6 +151,14 @@ _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("seed", lambda x: 0 <= x < 2**63, "at least 0 and below 2⁶³"),
     ("rate head_rate loss_rate decay_factor clip", lambda x: 0 < x < math.inf, "above 0"),
     ("momentum average validation validation_from", lambda x: 0 <= x < 1, "at least 0 and below 1"),
+)
+
+#: Options that only one value of another option reads: elsewhere they would do nothing, and nobody would know.
+_BELONGS = (
+    ("decay_every", "schedule", "step"),
+    ("decay_factor", "schedule", "step"),
+    ("momentum", "optimizer", "sgd"),
+    ("candidates", "sampler", "hard_class"),
 )
 
 #: What other libraries call them.

@@ -30,11 +30,11 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
     validation = test
     if settings.validation:
         train, validation = _held_out(train, settings)
-        _warn_of_a_single_class("validation", validation, "a larger validation=")
+        _check_measured("validation", validation, "a larger validation=")
     if settings.test_on == "validation":
         test = validation
     else:
-        _warn_of_a_single_class("test", test, "more classes")
+        _check_measured("test", test, "more classes")
         if said := about_known_classes(train, test):
             warnings.warn(said, stacklevel=5)
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
@@ -51,13 +51,26 @@ def about_known_classes(train: Dataset, test: Dataset) -> str:
     )
 
 
-def _warn_of_a_single_class(name: str, part: Dataset, remedy: str) -> None:
+def _check_measured(name: str, part: Dataset, remedy: str) -> None:
+    """Refuse a split whose Recall@K is 0 whatever is learned, and warn where it is the same for another reason."""
+    if not _has_positives(part):
+        raise ValueError(
+            f"no example of the {name} split has another one of its class to find; give classes of two or more, with "
+            "a query and a member of the gallery each where it has those"
+        )
     if len(part.classes) == 1:
         warnings.warn(
             f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, whose Recall@K is the same "
             f"whatever is learned; give {remedy}",
             stacklevel=6,
         )
+
+
+def _has_positives(part: Dataset) -> bool:
+    if part.splits is None or "query" not in part.splits:
+        return bool((part.labels.unique(return_counts=True)[1] > 1).any())
+    query = torch.tensor([split == "query" for split in part.splits])
+    return bool(torch.isin(part.labels[query], part.labels[~query]).any())
 
 
 def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
