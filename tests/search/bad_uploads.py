@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 
-def picture(size=(96, 64)):
-    rng = np.random.default_rng(0)
+def picture(size=(96, 64), seed=0):
+    rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), np.uint8))
 
 

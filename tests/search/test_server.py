@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import shutil
 import threading
 import time
 
@@ -15,6 +16,7 @@ from PIL import Image
 
 from search.bad_uploads import odd_but_right, picture, saved, uploads
 from tuplet import models, search
+from tuplet.search.looking import query_views
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app
@@ -70,6 +72,18 @@ def test_a_photograph_finds_what_the_index_finds(app, index, embedder):
     assert [hit["id"] for hit in mirrored["hits"]] == [h.id for h in index.search(both, 5)[0]]
 
 
+def test_views_are_averaged_as_the_index_averages_them(tmp_path):
+    """Under the cosine each view counts by its direction alone."""
+    torch.manual_seed(0)
+    index = search.create(tmp_path / "i", embedder=models.create("convnet", dim=8, normalize=False), metric="cosine")
+    index.add(torch.randn(9, 8), range(9))
+    picture(seed=1).save(tmp_path / "photo.png")
+    expected = index.search(query_views(index, [tmp_path / "photo.png"], mirror=True), 3)[0]
+    content = (tmp_path / "photo.png").read_bytes()
+    hits = fetch(create_app(index), "POST", "/api/search/photograph?k=3&mirror=true", content=content).json()["hits"]
+    assert [(hit["id"], pytest.approx(hit["score"], abs=1e-6)) for hit in hits] == [(h.id, h.score) for h in expected]
+
+
 def test_vectors_items_filters_and_duplicates(app, index):
     vector = index.vectors(["photos/3.png"])[0].tolist()
     found = fetch(app, "POST", "/api/search/vector?k=4", json={"vector": vector}).json()["hits"]
@@ -81,6 +95,10 @@ def test_vectors_items_filters_and_duplicates(app, index):
         "ant", "großer Käfer",
     }  # fmt: skip
     assert fetch(app, "GET", "/api/search/item", params={"id": "photos/3.png", "label": "x"}).json() == {"hits": []}
+    both = {"id": "photos/3.png", "k": 30, "label": ["ant", "bee"], "where": json.dumps({"label": ["bee", "x"]})}
+    assert {hit["metadata"]["label"] for hit in fetch(app, "GET", "/api/search/item", params=both).json()["hits"]} == {
+        "bee"
+    }
     one = {"id": "photos/3.png", "where": json.dumps({"number": 7})}
     assert [hit["id"] for hit in fetch(app, "GET", "/api/search/item", params=one).json()["hits"]] == ["photos/7.png"]
     apart = fetch(app, "POST", "/api/search/vector?k=30&distinct=0.9", json={"vector": vector}).json()["hits"]
@@ -110,6 +128,15 @@ def test_pages_pictures_labels_and_health(app):
     wrong = fetch(app, "GET", "/api/search/photograph")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert wrong.json() == {"detail": "/api/search/photograph takes POST, not GET; the interface is described at /api"}
+
+
+def test_heads_of_answers(app):
+    for path in ("/", "/health", "/api/about", "/api/picture?id=photos/3.png"):
+        whole, head = fetch(app, "GET", path), fetch(app, "HEAD", path)
+        assert (head.status_code, head.headers["content-length"]) == (200, whole.headers["content-length"])
+    assert fetch(app, "HEAD", "/api/search/vector").status_code == 405
+    # A redirection would go to whatever name the request gave the server.
+    assert fetch(app, "GET", "/api/about/").status_code == 404
 
 
 def test_metrics_count(index):
@@ -144,7 +171,10 @@ def test_metrics_count(index):
         ('/api/search/vector?where={"a":[NaN]}', {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
         (f"/api/search/vector?where={'[' * 5000}", {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
         ("/api/search/vector?distinct=nan", {"json": {"vector": [0.0] * 8}}, 422, "distinct"),
-        ("/api/search/vector", {"content": bytes(11 * 2**20)}, 413, "over 10,485,760 bytes"),
+        ("/api/search/vector", {"content": bytes(11 * 2**20)}, 413, "over 66,048 bytes"),
+        ("/api/search/vector", {"content": b"[" * 60_000}, 422, "the body must be"),
+        ("/api/search/vector", {"json": {"vector": [0.1] * 4096}}, 422, "has 4096 numbers; this index takes 8"),
+        ("/api/search/photograph", {"content": bytes(11 * 2**20)}, 413, "over 10,485,760 bytes"),
         (
             "/api/search/photograph",
             {"files": {"photo": b"1"}},
@@ -333,6 +363,73 @@ def test_without_a_search_nothing_is_older_either(tmp_path, monkeypatch):
     assert fetch(app, "GET", "/api/about").json()["vectors"] == 2
     writer.delete("c")
     assert "tuplet_vectors 1\n" in fetch(app, "GET", "/metrics").text
+
+
+def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, capsys):
+    from tuplet.search.server import service
+
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    images = [picture(seed=seed) for seed in range(5)]
+    for seed in range(2):
+        torch.manual_seed(seed)
+        search.create(tmp_path / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
+    (tmp_path / "0").rename(tmp_path / "i")
+    app = create_app(search.open(tmp_path / "i"))
+    ask = {"method": "POST", "path": "/api/search/photograph?k=1", "content": saved(images[3], "PNG")}
+    assert fetch(app, **ask).json()["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
+    shutil.rmtree(tmp_path / "i")
+    for method, path in (("POST", ask["path"]), ("GET", "/api/labels"), ("GET", "/api/about")):
+        gone = fetch(app, method, path, content=ask["content"])
+        assert (gone.status_code, gone.headers["retry-after"]) == (503, "1")
+        assert gone.json()["detail"] == "the index cannot be read now, as the server's log says; try again in a second"
+        assert f"tuplet: {tmp_path}/i does not exist" in capsys.readouterr().err
+    (tmp_path / "1").rename(tmp_path / "i")
+    assert fetch(app, **ask).json()["hits"][0] == {"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}
+
+
+def test_labels_counted_while_the_index_changed_are_counted_again(tmp_path, monkeypatch):
+    from tuplet.search.server import service
+
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    writer = search.create(tmp_path / "i", dim=2)
+    writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
+    index = search.open(tmp_path / "i")
+    served = service.Service(index, Limits())
+    count = index.counts
+
+    def slowly():
+        found = count()
+        if len(index) == 2:
+            writer.delete("a")
+            served._refresh()
+        return found
+
+    monkeypatch.setattr(index, "counts", slowly)
+    assert [asyncio.run(served.labels()), asyncio.run(served.labels())] == [{"x": 2}, {"x": 1}]
+
+
+def test_a_search_that_fails_fails_alone(index):
+    class Failing(Slow):
+        def search(self, queries, k, **options):
+            found = super().search(queries, k, **options)
+            if k == 3:
+                raise RuntimeError("no such luck")
+            return found
+
+    failing = Failing(index)
+    app = create_app(failing)
+
+    async def crowd():
+        async with client(app) as connection:
+            asks = [
+                asyncio.create_task(connection.post(f"/api/search/vector?k={k}", json={"vector": [0.0] * 8}))
+                for k in (1, 2, 3, 4)
+            ]
+            await asyncio.sleep(0.3)
+            failing.go.set()
+            return await asyncio.gather(*asks)
+
+    assert [answer.status_code for answer in asyncio.run(crowd())] == [200, 200, 500, 200]
 
 
 PATHS = ["/", "/api", "/api/openapi.json", "/health", "/metrics", "/api/about", "/api/labels",

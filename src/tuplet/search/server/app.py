@@ -30,7 +30,7 @@ def create_app(
     pages = {path: _page(name) for path, name in (("/", "page.html"), ("/api", "api.html"))}
     app = fastapi.FastAPI(
         title="Tuplet", version=tuplet.__version__, description=_ABOUT, openapi_url="/api/openapi.json",
-        docs_url=None, redoc_url=None,
+        docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
     _add_errors(app, fastapi)
     add_searches(app, service)
@@ -88,16 +88,21 @@ def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) 
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/metrics", summary="Counts and times for Prometheus", response_class=responses.PlainTextResponse)
+    @app.get(
+        "/metrics",
+        summary="Counts and times for Prometheus",
+        response_class=responses.PlainTextResponse,
+        responses=may_refuse(503),
+    )
     async def metrics() -> Any:
         text = service.metrics.text(await asyncio.to_thread(service.gauges))
         return responses.PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
-    @app.get("/api/about", summary="What the index is")
+    @app.get("/api/about", summary="What the index is", responses=may_refuse(503))
     async def about() -> dict[str, Any]:
         return await asyncio.to_thread(service.about)
 
-    @app.get("/api/labels", summary="The labels of the index, the most frequent first")
+    @app.get("/api/labels", summary="The labels of the index, the most frequent first", responses=may_refuse(503))
     async def labels() -> list[dict[str, Any]]:
         return [{"label": label, "count": count} for label, count in (await service.labels()).items()]
 
@@ -107,7 +112,7 @@ def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) 
         "/api/picture",
         summary="The small picture of an item",
         response_class=responses.Response,
-        responses=webp | may_refuse(404),
+        responses=webp | may_refuse(404, 503),
     )
     async def picture(id: str) -> Any:
         content = await service.picture(id)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -15,6 +15,8 @@ B = TypeVar("B")
 class Batcher(Generic[A, B]):
     """Calls `work` on lists of items in a thread of its own, one list at a time; nothing waits longer than it must.
 
+    An error that `work` gives in the place of a result is raised to the one who asked for it.
+
     >>> async def three():
     ...     double = Batcher(lambda numbers: [2 * n for n in numbers], largest=2, waiting=10, what="numbers")
     ...     return await asyncio.gather(double(1), double(2), double(3))
@@ -22,7 +24,9 @@ class Batcher(Generic[A, B]):
     [2, 4, 6]
     """
 
-    def __init__(self, work: Callable[[list[A]], list[B]], largest: int, waiting: int, what: str) -> None:
+    def __init__(
+        self, work: Callable[[list[A]], Sequence[B | Exception]], largest: int, waiting: int, what: str
+    ) -> None:
         self._work, self._largest, self._limit, self._what = work, largest, waiting, what
         self._waiting: deque[tuple[A, asyncio.Future[B]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=what)
@@ -59,5 +63,9 @@ class Batcher(Generic[A, B]):
                         future.set_exception(error)
             else:
                 for (_, future), result in zip(batch, results, strict=True):
-                    if not future.done():
+                    if future.done():
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
                         future.set_result(result)

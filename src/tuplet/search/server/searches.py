@@ -1,6 +1,7 @@
 """The three ways to search over HTTP: by photograph, by vector, from an item."""
 
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -8,6 +9,9 @@ import numpy as np
 from tuplet.search.server.body import Body
 from tuplet.search.server.limits import RefusalError, may_refuse
 from tuplet.search.server.service import Ask, Service
+
+#: What the JSON of a vector may take: senders are many, and what they send is held until it is whole.
+VECTOR_BYTES, NUMBER_BYTES = 2**16, 64
 
 
 def add_searches(app: Any, service: Service) -> None:
@@ -72,9 +76,12 @@ def add_searches(app: Any, service: Service) -> None:
                     )
                 async with service.in_time():
                     begun = time.perf_counter()
-                    vector = await service.photograph(content, options.mirror)
+                    vector, embedder = await service.photograph(content, options.mirror), service.embedder
                     embedding = f"embed;dur={1000 * (time.perf_counter() - begun):.2f}, "
-                    return await answer(vector, response, options, embedding)
+                    found = await answer(vector, response, options, embedding)
+                    if service.embedder is not embedder:
+                        raise RefusalError(503, "another index took the place of this one; try again in a second")
+                    return found
         except RefusalError:
             await body.discard()
             raise
@@ -86,7 +93,7 @@ def add_searches(app: Any, service: Service) -> None:
         openapi_extra=takes("application/json", Vector.model_json_schema()),
     )
     async def vector(request: Request, response: Response, options: Annotated[Options, Query()]) -> Answer:
-        body = Body(request, limits)
+        body = Body(request, replace(limits, bytes=min(limits.bytes, VECTOR_BYTES + NUMBER_BYTES * service.index.dim)))
         try:
             sent = Vector.model_validate_json(await body.read())
         except RefusalError:

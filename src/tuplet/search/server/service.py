@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from tuplet.data.decode import read_image
+from tuplet.models import Embedder
+from tuplet.search.incoming import choices, query_vectors
 from tuplet.search.index import Index
 from tuplet.search.opening import Searchable
 from tuplet.search.pictures import embed, pixels
@@ -50,12 +52,13 @@ class Service:
 
     def __init__(self, index: Searchable, limits: Limits) -> None:
         self.index, self.limits, self.metrics = index, limits, Metrics()
-        self.embedder = index.embedder.eval() if index.has_model else None
+        self.embedder = self._own_embedder()
         self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.photographs, "photographs")
         self.searches: Batcher[Ask, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decoding")
         self._photographs, self._fresh, self._refreshing = 0, time.monotonic(), threading.Lock()
         self._labels: dict[Any, int] | None = None
+        self._state, self._is_lost = 0, False  # how many states of the index there were; whether it can be read
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -83,10 +86,12 @@ class Service:
 
     async def photograph(self, body: bytes, mirror: bool) -> np.ndarray:
         """The vector of a photograph, or the average of its own and its mirror image's."""
+        await self._latest()
         loop = asyncio.get_running_loop()
         views = await loop.run_in_executor(self._decoders, self._decode, body, mirror)
         vectors = await asyncio.gather(*(self.embeds(view) for view in views))
-        return np.mean(vectors, axis=0)
+        index = self.index
+        return query_vectors(np.stack(vectors)[None], index.dim, index.metric, lambda: index.embedder)[0]
 
     def vector(self, numbers: list[float]) -> np.ndarray:
         """A vector that was sent."""
@@ -118,7 +123,10 @@ class Service:
         """How many items have each label."""
         await self._latest()
         if self._labels is None:
-            self._labels = await asyncio.to_thread(self.index.counts)
+            state, counts = self._state, await asyncio.to_thread(self.index.counts)
+            if state != self._state:
+                return counts
+            self._labels = counts
         return self._labels
 
     async def where(self, labels: list[str], conditions: str | None) -> str:
@@ -132,7 +140,9 @@ class Service:
                 422, 'where must be a JSON object of text, numbers, booleans or lists of them: {"year": [2011, 2012]}'
             )
         if labels:
-            wanted["label"] = [value for value in await self.labels() if str(value) in labels]
+            also = choices(wanted["label"]) if "label" in wanted else None
+            named = [value for value in await self.labels() if str(value) in labels]
+            wanted["label"] = [value for value in named if also is None or value in also]
         return json.dumps(wanted, sort_keys=True)
 
     def about(self) -> dict[str, Any]:
@@ -159,18 +169,30 @@ class Service:
 
     async def _latest(self) -> None:
         """Go to the latest state of the index, in a thread if that takes a look at the disk."""
-        if self._is_stale():
+        if self._is_stale() or self._is_lost:
             await asyncio.to_thread(self._refresh)
 
     def _is_stale(self) -> bool:
         return time.monotonic() - self._fresh > STALE_SECONDS
 
     def _refresh(self) -> None:
+        """Go to the latest state; another index in the place of this one brings its own model."""
         with self._refreshing:
             if self._is_stale():
                 self._fresh = time.monotonic()
-                if self.index.refresh():
-                    self._labels = None
+                try:
+                    if self.index.refresh():
+                        self._state, self._labels = self._state + 1, None
+                        self.embedder = self._own_embedder()
+                    self._is_lost = False
+                except (OSError, ValueError) as error:
+                    print(f"tuplet: {error}", file=sys.stderr)
+                    self._is_lost = True
+            if self._is_lost:
+                raise RefusalError(503, "the index cannot be read now, as the server's log says; try again in a second")
+
+    def _own_embedder(self) -> Embedder | None:
+        return self.index.embedder.eval() if self.index.has_model else None
 
     def _decode(self, body: bytes, mirror: bool) -> list[Tensor]:
         assert self.embedder is not None
@@ -201,18 +223,21 @@ class Service:
         self.metrics.observe("tuplet_embed_batch", len(pictures))
         return list(vectors)
 
-    def _search(self, asks: list[Ask]) -> list[list[Hit]]:
-        """Searches under the same conditions are one."""
+    def _search(self, asks: list[Ask]) -> list[list[Hit] | Exception]:
+        """Searches under the same conditions are one; where it fails, the others do not."""
         begun = time.perf_counter()
         self._refresh()
         groups: dict[tuple[int, str, float | None], list[int]] = {}
         for place, ask in enumerate(asks):
             groups.setdefault((ask.k, ask.where, ask.distinct), []).append(place)
-        hits: dict[int, list[Hit]] = {}
+        hits: dict[int, list[Hit] | Exception] = {}
         for (k, where, distinct), places in groups.items():
-            queries = torch.from_numpy(np.stack([asks[place].vector for place in places]))
-            found = self.index.search(queries, k, where=json.loads(where), distinct=distinct)
-            hits.update(zip(places, found, strict=True))
+            try:
+                queries = np.stack([asks[place].vector for place in places])
+                found = self.index.search(queries, k, where=json.loads(where), distinct=distinct)
+                hits.update(zip(places, found, strict=True))
+            except Exception as error:
+                hits.update(dict.fromkeys(places, error))
         self.metrics.observe("tuplet_search_seconds", time.perf_counter() - begun)
         self.metrics.observe("tuplet_search_batch", len(asks))
         return [hits[place] for place in range(len(asks))]
