@@ -1,6 +1,7 @@
 """Photographs from folders, tars and tables into an index: ids, labels, unreadable files; queries, sheets."""
 
 import io
+import os
 import tarfile
 
 import numpy as np
@@ -55,6 +56,32 @@ def test_a_folder(tmp_path, folder, embedder):
     small = Image.open(io.BytesIO(index.picture("bee/1.png")))
     assert small.size == (90, 60)
     assert "5 photographs added" in str(report)
+
+
+def test_names_that_are_no_text_stay_apart(tmp_path, embedder):
+    (tmp_path / "photos").mkdir()
+    for number, name in enumerate((b"a\xff.png", b"a\xfe.png")):
+        picture(number).save(tmp_path / "photos" / os.fsdecode(name))
+    index = search.create(tmp_path / "i", embedder=embedder)
+    assert gather(index, photographs(tmp_path / "photos")).added == 2
+    assert index.known([r"a\xff.png", r"a\xfe.png"]) == {r"a\xff.png", r"a\xfe.png"}
+    # Folders of classes, with a picture beside them and without.
+    classes = tmp_path / "photos" / os.fsdecode(b"caf\xe9")
+    classes.mkdir()
+    picture(3).save(classes / "1.png")
+    assert gather(index, photographs(tmp_path / "photos")).added == 1
+    assert index.counts() == {r"caf\xe9": 1}
+    for path in (tmp_path / "photos").glob("*.png"):
+        path.unlink()
+    assert [photograph.label for photograph in photographs(tmp_path / "photos")] == [r"caf\xe9"]
+
+
+def test_a_photograph_that_is_listed_twice_is_added_once(tmp_path, folder, embedder):
+    (tmp_path / "twice.csv").write_text("path,label\nphotos/top.png,1\nphotos/bee/1.png,2\nphotos/top.png,3\n")
+    index = search.create(tmp_path / "i", embedder=embedder)
+    report = gather(index, photographs(tmp_path / "twice.csv"))
+    assert (report.added, report.known) == (2, 1)
+    assert index.counts() == {"1": 1, "2": 1}
 
 
 def test_it_goes_on_where_it_was(tmp_path, folder, embedder, monkeypatch):

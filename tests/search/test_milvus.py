@@ -97,6 +97,8 @@ def test_another_process_finds_what_one_added(tmp_path):
 def test_nothing_is_made_by_looking(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none.db does not exist; make it with tuplet index"):
         search.open(str(tmp_path / "none.db#things"))
+    with pytest.raises(TypeError, match="needs either dim=, for vectors, or embedder="):
+        search.create(str(tmp_path / "none.db"))
     assert not list(tmp_path.iterdir())
 
 
@@ -137,6 +139,8 @@ def test_refusals(address):
         index.add(torch.tensor([[math.nan, 0.0]]), ["a"])
     with pytest.raises(ValueError, match="over 1024 bytes"):
         index.add(torch.zeros(1, 2), ["x" * 2000])
+    with pytest.raises(ValueError, match="the picture of 'b' has over 49,151 bytes; give a smaller one"):
+        index.add(torch.zeros(2, 2), ["a", "b"], pictures=[b"", bytes(50_000)])
     with pytest.raises(ValueError, match="is not one for Milvus"):
         index.search(torch.zeros(2), where={"label": None})
     assert len(index) == 0

@@ -62,7 +62,9 @@ def photographs(source: str | os.PathLike[str], split: str | None = None) -> lis
         files = Files.of(path)
         names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
         if not all("/" in name for name in names):
-            return [Photograph(_text(name), name.rpartition("/")[0], partial(_read, files[name])) for name in names]
+            return [
+                Photograph(_text(name), _text(name.rpartition("/")[0]), partial(_read, files[name])) for name in names
+            ]
     whole = data.open(path, complete=False)
     found = whole if split is None else whole.part(split)
     if found.images is None:
@@ -73,7 +75,7 @@ def photographs(source: str | os.PathLike[str], split: str | None = None) -> lis
     return [
         Photograph(
             _text(_name(found.images[row], base)) if isinstance(found.images, list) else f"{path.name}/{place}",
-            found.class_names[int(found.labels[row])],
+            _text(found.class_names[int(found.labels[row])]),
             partial(found.image, row),
             None if found.aspects is None else float(found.aspects[row]),
         )
@@ -90,7 +92,9 @@ def gather(index: Searchable, found: Sequence[Photograph]) -> Gathered:
     embedder, begun, report = index.embedder, time.monotonic(), Gathered()
     with index.writing():
         known = index.known([photograph.id for photograph in found])
-        new = [photograph for photograph in found if photograph.id not in known]
+        # A table may list a photograph twice.
+        new = list({photograph.id: photograph for photograph in reversed(found) if photograph.id not in known}.values())
+        new.reverse()
         report.known = len(found) - len(new)
         decoded = track(_decoded(new, embedder), "indexing", total=len(new))
         for start in range(0, len(new), BATCH):
@@ -130,5 +134,9 @@ def _name(location: Location, base: Path) -> str:
 
 
 def _text(name: str) -> str:
-    """A file name as text, whatever bytes it has."""
-    return os.fsencode(name).decode("utf-8", "replace")
+    r"""A file name as text; bytes that are none are written out, for names that differ must go on to differ.
+
+    >>> print(_text(os.fsdecode(b"caf\xe9.jpg")))
+    caf\xe9.jpg
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

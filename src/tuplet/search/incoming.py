@@ -15,6 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from tuplet.evaluation import average_views
+from tuplet.evaluation.inputs import one_of, positive_integer
+from tuplet.evaluation.scores import METRICS
 from tuplet.models import Embedder
 from tuplet.models.embedder import Picture
 from tuplet.search.pictures import embed, prepare
@@ -34,6 +36,20 @@ class Additions:
     names: list[str]
     metadata: list[str]
     pictures: Sequence[bytes]
+
+
+def width_and_metric(dim: int | None, metric: str | None, embedder: Embedder | None) -> tuple[int, str]:
+    """What an index that is to be created takes, and by what it compares.
+
+    >>> width_and_metric(3, None, None)
+    (3, 'euclidean')
+    """
+    if (dim is None) == (embedder is None):
+        raise TypeError("an index needs either dim=, for vectors, or embedder=, for photographs")
+    if metric is None:
+        metric = "dot" if embedder is not None and embedder.config.normalize else "euclidean"
+    width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
+    return width, one_of(metric, METRICS, "metric")
 
 
 def additions(

@@ -14,15 +14,23 @@ from typing import Any
 import numpy as np
 
 from tuplet.durable import flush
-from tuplet.evaluation.inputs import one_of, positive_integer
-from tuplet.evaluation.scores import METRICS
+from tuplet.evaluation.inputs import positive_integer
 from tuplet.models import Embedder, load
 from tuplet.search import approximate, files
 from tuplet.search.approximate import Approximate
 from tuplet.search.exact import FEW
 from tuplet.search.exact import search as exact_search
 from tuplet.search.filters import Columns, Where
-from tuplet.search.incoming import Ids, Things, additions, as_names, check_conditions, query_vectors, refuse_known
+from tuplet.search.incoming import (
+    Ids,
+    Things,
+    additions,
+    as_names,
+    check_conditions,
+    query_vectors,
+    refuse_known,
+    width_and_metric,
+)
 from tuplet.search.results import Found, distinct_results
 from tuplet.search.snapshot import ROW, Snapshot, id_number
 
@@ -73,12 +81,7 @@ class Index:
         less cost, and else "euclidean".
         """
         folder = Path(folder)
-        if (dim is None) == (embedder is None):
-            raise TypeError("an index needs either dim=, for vectors, or embedder=, for photographs")
-        if metric is None:
-            metric = "dot" if embedder is not None and embedder.config.normalize else "euclidean"
-        width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
-        one_of(metric, METRICS, "metric")
+        width, metric = width_and_metric(dim, metric, embedder)
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_others(folder)
         with files.only_writer(folder):

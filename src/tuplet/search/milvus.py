@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tuplet import extras
-from tuplet.evaluation.inputs import one_of, positive_integer
-from tuplet.evaluation.scores import METRICS
+from tuplet.evaluation.inputs import positive_integer
 from tuplet.models import Embedder
 from tuplet.search.filters import Where, most_frequent
 from tuplet.search.incoming import (
@@ -24,6 +23,7 @@ from tuplet.search.incoming import (
     choices,
     query_vectors,
     refuse_known,
+    width_and_metric,
 )
 from tuplet.search.results import FARTHEST, Hit, unlike
 
@@ -79,18 +79,13 @@ class MilvusIndex:
         cls, uri: str, *, dim: int | None = None, metric: str | None = None, embedder: Embedder | None = None
     ) -> "MilvusIndex":
         """An empty collection, as `Index.create` makes an empty folder. Milvus chooses the kind of its index."""
+        width, metric = width_and_metric(dim, metric, embedder)
         milvus = _pymilvus()
         client, name = _connect(uri)
         if client.has_collection(name):
             raise FileExistsError(f"{uri} has a collection {name!r} already; open it, or choose another name")
-        if (dim is None) == (embedder is None):
-            raise TypeError("an index needs either dim=, for vectors, or embedder=, for photographs")
-        if metric is None:
-            metric = "dot" if embedder is not None and embedder.config.normalize else "euclidean"
-        one_of(metric, METRICS, "metric")
         schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", milvus.DataType.VARCHAR, max_length=ID_BYTES, is_primary=True)
-        width = positive_integer(dim, "dim") if embedder is None else embedder.width  # type: ignore[arg-type]
         schema.add_field("vector", milvus.DataType.FLOAT_VECTOR, dim=width)
         schema.add_field("metadata", milvus.DataType.JSON)
         schema.add_field("picture", milvus.DataType.VARCHAR, max_length=PICTURE_BYTES)
@@ -162,15 +157,17 @@ class MilvusIndex:
     ) -> None:
         """Add vectors or photographs, as `Index.add` does."""
         new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
-        for name in new.names:
+        encoded = [base64.b64encode(picture).decode() for picture in new.pictures]
+        for name, picture in zip(new.names, encoded, strict=True):
             if len(name.encode()) > ID_BYTES:
                 raise ValueError(f"the id {name[:40]!r}… has over {ID_BYTES} bytes; Milvus takes no longer ones")
+            if len(picture) > PICTURE_BYTES:
+                raise ValueError(
+                    f"the picture of {name!r} has over {PICTURE_BYTES * 3 // 4:,} bytes; give a smaller one"
+                )
         refuse_known(self.known(new.names))
-        columns = zip(new.names, new.vectors, new.metadata, new.pictures, strict=True)
-        rows = [
-            {"id": n, "vector": v, "metadata": json.loads(about), "picture": base64.b64encode(p).decode()}
-            for n, v, about, p in columns
-        ]
+        columns = zip(new.names, new.vectors, new.metadata, encoded, strict=True)
+        rows = [{"id": n, "vector": v, "metadata": json.loads(about), "picture": p} for n, v, about, p in columns]
         for start in range(0, len(rows), PORTION):
             self._client.insert(self._name, rows[start : start + PORTION])
 
