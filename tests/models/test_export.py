@@ -48,6 +48,12 @@ def test_a_missing_folder_is_made_and_one_in_the_files_place_is_refused_at_once(
         models.export_onnx(embedder, tmp_path / "new", example=torch.zeros(2, 4))
 
 
+def test_a_type_that_runtimes_do_not_run_is_refused(tmp_path):
+    embedder = models.create("mlp", features=4, dim=2).bfloat16()
+    with pytest.raises(ValueError, match=r"weights are torch\.bfloat16, which ONNX runtimes do not run; export"):
+        models.export_onnx(embedder, tmp_path / "embedder.onnx", example=torch.zeros(2, 4, dtype=torch.bfloat16))
+
+
 def test_vectors_need_an_example(tmp_path):
     embedder = models.create("mlp", features=4, dim=2)
     with pytest.raises(ValueError, match="example="):

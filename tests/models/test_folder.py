@@ -86,6 +86,16 @@ def test_half_precision_stays_half(tmp_path):
     assert torch.equal(loaded.embed(IMAGES[:, :, :8, :8]), embedder.embed(IMAGES[:, :, :8, :8]))
 
 
+def test_a_type_that_was_left_again_leaves_no_trace_in_the_preprocessing(tmp_path):
+    """The weights are then as coarse as half precision made them, and saved so; mean and deviation are not saved."""
+    embedder = models.create("convnet", dim=3, size=8, preprocessing={"mean": (123.68,), "std": (57.12,)})
+    embedder = embedder.half().float()
+    embedder.save(tmp_path)
+    assert torch.equal(embedder.mean, torch.full((1, 1, 1, 1), 123.68))
+    images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    assert torch.equal(models.load(tmp_path).embed(images), embedder.embed(images))
+
+
 def test_fingerprints_stay_what_they_are():
     """An index refuses the model that made it if this changes with a new version."""
     embedder = small()

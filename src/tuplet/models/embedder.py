@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
@@ -109,9 +109,20 @@ class Embedder(nn.Module):
             self.widths = [config.dim] * len(widths)
         if config.preprocessing is not None:
             for name in ("mean", "std"):
-                values = torch.tensor(getattr(config.preprocessing, name)).view(1, -1, 1, 1)
-                self.register_buffer(name, values, persistent=False)
+                self.register_buffer(name, self._stated(name), persistent=False)
         self.frozen_batchnorm, self.frozen_stages = False, 0
+
+    def _stated(self, name: str) -> Tensor:
+        """The mean or the deviation as the preprocessing states it."""
+        return torch.tensor(getattr(self.config.preprocessing, name)).view(1, -1, 1, 1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        if self.preprocessing is not None:
+            # No file holds them, so what half precision has rounded must not stay so when the network leaves it.
+            for name in ("mean", "std"):
+                setattr(self, name, self._stated(name).to(getattr(self, name)))
+        return self
 
     @property
     def preprocessing(self) -> Preprocessing | None:

@@ -28,6 +28,10 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
             raise ValueError("this embedder has no preprocessing to know its input by; give example=")
         size = embedder.preprocessing.size
         example = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    if any(p.dtype == torch.bfloat16 for p in embedder.parameters()):
+        raise ValueError(
+            "the embedder's weights are torch.bfloat16, which ONNX runtimes do not run; export embedder.float()"
+        )
     # Before the export, which takes long.
     path = Path(path)
     if path.is_dir():
