@@ -13,7 +13,7 @@ from training_tools import dropping, pictures, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
 from tuplet.training.recipes import recipe_for
-from tuplet.training.resolve import Unsaid, plain, resolve
+from tuplet.training.resolve import Unsaid, described, plain, resolve
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
@@ -234,6 +234,13 @@ def test_an_embedder_that_is_made_decides_for_itself(tmp_path):
     assert run.embedder.width == 6
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_precision_are_not_trained(dtype, tmp_path):
+    """Small steps would be rounded away, and `precision` would not be what computes."""
+    with pytest.raises(ValueError, match=rf"the embedder's weights are {dtype}, .*; give embedder.float\(\)"):
+        training.train(vectors(), tmp_path / "run", model=dropping().to(dtype))
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path):
     """As they come out of a sweep; what is saved of them can be read again."""
     options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "rate": np.logspace(-4, -3, 2)[0]}
@@ -245,6 +252,15 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert (settings["rate"], settings["loss_options"]["mining"]["epsilon"]) == (1e-4, 0.2)
     training.train(vectors(), tmp_path, steps=3, **options)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 3
+
+
+def test_a_loss_is_described_alike_in_every_process():
+    """Where a function lies in memory would tell a run from itself."""
+    loss = losses.RAWLoss()
+    loss.shape = torch.clamp
+    loss.bend = lambda x: x
+    assert "shape=<built-in method clamp" in described(loss)
+    assert "0x" not in described(loss)
 
 
 def test_settings_become_plain_data_with_objects_described():

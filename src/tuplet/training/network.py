@@ -4,6 +4,7 @@ import copy
 import warnings
 from dataclasses import replace
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -22,6 +23,12 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
     """The embedder in training mode, and the settings with what the embedder and the loss have decided filled in."""
     if isinstance(settings.model, Embedder):
         embedder = copy.deepcopy(settings.model)
+        for p in embedder.parameters():
+            if p.dtype in (torch.float16, torch.bfloat16):
+                raise ValueError(
+                    f"the embedder's weights are {p.dtype}, in which small steps are lost; give embedder.float(), and "
+                    "precision= for what the network computes in"
+                )
         if embedder.frozen_batchnorm and settings.frozen_batchnorm is False:
             raise ValueError(
                 "frozen_batchnorm is False and the embedder was given with its BatchNorm frozen; leave it out, or give "

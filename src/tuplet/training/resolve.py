@@ -1,6 +1,7 @@
 """From what a caller says to the settings of a run."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -108,7 +109,8 @@ def described(module: nn.Module) -> str:
     'MultiSimilarityLoss(alpha=2.0, beta=50.0, threshold=0.5, mining=ValidTriplet(epsilon=0.1))'
     """
     public = {k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training" and v is not None}
-    parts = [f"{k}={v!r}" for k, v in public.items()]
+    # A function's place in memory is another in each process.
+    parts = [re.sub(" at 0x[0-9a-f]+", "", f"{k}={v!r}") for k, v in public.items()]
     for name, p in module.named_parameters(recurse=False):
         parts.append(f"{name} learns from {p.item():g}" if p.numel() == 1 else f"{name} of {tuple(p.shape)} learn")
     parts += [f"{k}={described(child)}" for k, child in module.named_children()]
