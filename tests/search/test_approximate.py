@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tuplet.search import Index
+from tuplet.evaluation import nearest
+from tuplet.search import Index, exact
 
 faiss = pytest.importorskip("faiss", reason="approximate search needs faiss")
 
@@ -77,6 +78,27 @@ def test_later_rows_and_deletions_count_at_once(tmp_path):
     assert index.search(query)[0][0].id == "new"
     assert [h.id for h in index.search(query, 1000)[0]] == [h.id for h in index.search(query, 1000, exact=True)[0]]
     assert len(index.search(query, 20, distinct=-0.5)[0]) == 20
+
+
+@pytest.mark.parametrize("later", [20, 2000])
+def test_later_rows_alone_are_searched_exactly(tmp_path, monkeypatch, later):
+    """What is added to a large index costs as much as it is itself, whether some of it is deleted or filtered out."""
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(1000), range(1000))
+    index.build_approximate(recall=0.99)
+    new = clustered(later, seed=2)
+    index.add(new, range(1000, 1000 + later), [{"label": "few" if i < 5 else "many"} for i in range(later)])
+    index.delete("1001")
+    queries, truth = clustered(30, seed=3), index.search(clustered(30, seed=3), exact=True)
+    read = []
+    monkeypatch.setattr(
+        exact, "nearest", lambda q, gallery, *a, **o: read.append(gallery) or nearest(q, gallery, *a, **o)
+    )
+    found = index.search(queries)
+    assert [getattr(gallery, "count", None) for gallery in read] == [later]
+    assert (found.scores >= truth.scores[:, -1:] - 1e-5).mean() > 0.97
+    assert "1000" in [hit.id for hit in index.search(new[0])[0]]
+    assert "1001" not in [hit.id for hit in index.search(new[1])[0]]
 
 
 def test_a_poor_one_is_refused_with_its_number(tmp_path):

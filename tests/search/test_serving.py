@@ -252,3 +252,29 @@ def test_page_opens_with_its_token(browser, folder):
         page.wait_for_selector(".hit img")
         assert "sesame" not in page.url
         context.close()
+
+
+def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
+    hostile = "<img src=x onerror=\"document.title = 'hacked'\">&amp;'\"%2e%2e/\u202e"
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), [hostile, "javascript:alert(1)"], [{"label": hostile}, {"label": "</script><b>bold"}])
+    with server(tmp_path / "i") as (address, _):
+        context = browser.new_context()
+        page, trouble = context.new_page(), []
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(".hit")
+        until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no pictures
+        assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == {
+            hostile, "javascript:alert(1)",
+        }  # fmt: skip
+        page.locator(".hit", has_text="bold").click()
+        page.wait_for_selector(".drop.full")
+        assert results(page) == [hostile]
+        assert page.inner_text(".hit .label") == hostile.replace("_", " ")
+        page.reload()
+        assert results(page) == [hostile]
+        assert page.title() != "hacked"
+        assert not page.query_selector_all("#results b:not(.score b), .hit .label *")
+        assert not trouble
+        context.close()

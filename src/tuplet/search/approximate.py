@@ -118,12 +118,9 @@ def search(
         if rows.shape[1] > k:  # many times faster than to put all in order
             best = np.argpartition(-scores, k, 1)[:, :k]
             scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
-    if about.rows < len(snapshot.rows):
-        rest = np.zeros(len(snapshot.rows), bool)
-        rest[about.rows :] = True if allowed is None else allowed[about.rows :]
-        if rest.any():
-            later = exact.search(snapshot, queries, k, rest)
-            scores, rows = np.concatenate([scores, later[0]], 1), np.concatenate([rows, later[1]], 1)
+    if about.rows < len(snapshot.rows) and (allowed is None or allowed[about.rows :].any()):
+        later = exact.search(snapshot, queries, k, allowed, about.rows)
+        scores, rows = np.concatenate([scores, later[0]], 1), np.concatenate([rows, later[1]], 1)
     scores, rows = ordered(scores, rows, k)
     short = (rows < 0).any(1)
     if short.any():

@@ -13,18 +13,19 @@ FEW = 8
 
 
 def search(
-    snapshot: Snapshot, queries: np.ndarray, k: int, allowed: np.ndarray | None
+    snapshot: Snapshot, queries: np.ndarray, k: int, allowed: np.ndarray | None, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows (n, ≤ k) of the nearest rows that are allowed, which are all where `allowed` is None."""
+    """Scores and rows (n, ≤ k) of the nearest from the row `first` on; all are allowed where `allowed` is None."""
     metric = snapshot.manifest.metric
+    allowed = None if allowed is None else allowed[first:]
     with silent():
         if allowed is not None and int(allowed.sum()) * FEW < len(allowed):
-            rows = np.flatnonzero(allowed)
+            rows = first + np.flatnonzero(allowed)
             found = nearest(queries, snapshot.vectors[rows], k, metric=metric)
             return found.scores.numpy(), rows[found.indices.numpy()]
         among = None if allowed is None else torch.from_numpy(allowed)
-        found = nearest(queries, snapshot.gallery, k, metric=metric, among=among)
-        return found.scores.numpy(), found.indices.numpy()
+        found = nearest(queries, snapshot.gallery(first), k, metric=metric, among=among)
+        return found.scores.numpy(), first + found.indices.numpy()
 
 
 def scores(snapshot: Snapshot, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:

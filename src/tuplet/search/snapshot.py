@@ -4,7 +4,6 @@ import hashlib
 import json
 import mmap
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ class Snapshot:
         self.folder, self.manifest = folder, manifest
         self.vectors = self._mapped(files.VECTORS, "<f4").reshape(-1, manifest.dim)
         self.rows = self._mapped(files.ROWS, ROW)
+        self._galleries: dict[int, Vectors] = {}
         self._items, self._pictures = self._bytes(files.ITEMS), self._bytes(files.PICTURES)
         self.alive = np.ones(manifest.rows, dtype=bool)
         self.alive[self._mapped(files.DELETED, "<u8")] = False
@@ -46,10 +46,11 @@ class Snapshot:
         """Rows that are not deleted."""
         return self.manifest.rows - self.manifest.deleted
 
-    @cached_property
-    def gallery(self) -> Vectors:
-        """The vectors as the evaluator takes them. The first look reads them once, for their lengths."""
-        return Vectors(self.vectors, "the index")
+    def gallery(self, first: int = 0) -> Vectors:
+        """The vectors from a row on as the evaluator takes them. The first look reads them once, for their lengths."""
+        if first not in self._galleries:
+            self._galleries[first] = Vectors(self.vectors[first:], "the index")
+        return self._galleries[first]
 
     def items(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The lines of these rows: id and metadata of each."""
