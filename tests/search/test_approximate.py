@@ -127,6 +127,21 @@ def test_a_reader_keeps_the_one_before(tmp_path):
     assert late.search(clustered(1), exact=True)[0]
 
 
+def test_a_damaged_file_is_named(tmp_path):
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(200), range(200))
+    path = index.folder / index.build_approximate().file
+    whole = path.read_bytes()
+    for kept in (0, 10, len(whole) // 2, len(whole) - 100):
+        path.write_bytes(whole[:kept])
+        again = Index.open(tmp_path / "i")
+        with pytest.raises(ValueError, match=rf"{path.name} is damaged \(.*\); call build_approximate again"):
+            again.search(clustered(1))
+        assert again.search(clustered(1), exact=True)[0]
+    again.build_approximate()
+    assert again.search(clustered(1))[0]
+
+
 def test_without_faiss_exact_search_goes_on(tmp_path, monkeypatch):
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(100), range(100))

@@ -98,7 +98,10 @@ def read(folder: Path, about: Approximate) -> Any:
     path = folder / about.file
     if not path.exists():
         raise FileNotFoundError(f"{path} is gone: it was built again since this index was opened; open it again")
-    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise ValueError(f"{path} is damaged ({first_line(error)}); call build_approximate again") from error
 
 
 def search(

@@ -223,7 +223,8 @@ class Index:
             queries: vectors (n, dim) or one (dim,); several views of each (n, views, dim), which are averaged, each
                 at unit length where the metric is the cosine; or photographs.
             k: how many; fewer are found where the index or the filter holds fewer.
-            where: metadata that a result must have, {"label": "bee"} or one of several, {"label": ["ant", "bee"]}.
+            where: metadata that a result must have, {"label": "bee"} or one of several, {"label": ["ant", "bee"]};
+                None is for those that lack the key.
             distinct: leave out a result that scores this or more with one before it, among the 10,000 nearest.
             exact: look at every vector even where an approximate index was built.
         """
