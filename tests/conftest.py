@@ -1,4 +1,5 @@
 import os
+import signal
 
 # The tests are many small computations: one thread each, here and in the processes that they start. Threads are counted
 # when torch is imported.
@@ -8,6 +9,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and the commands that are interrupted here would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():
     # Triton's kernels then run in its interpreter, which it decides when it is imported.
