@@ -158,6 +158,29 @@ def test_a_compiled_network_trains_as_it_does_uncompiled(tmp_path, soak):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_network_that_was_compiled_before_trains_and_is_saved_as_any(whole, tmp_path):
+    """Compiled is the embedder or a module of the user's, here by a compiler that leaves it as it is."""
+
+    def net(compiler):
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU())
+        embedder = models.create(layers if whole else compiler(layers), dim=5, example=torch.zeros(2, 10))
+        embedder.backbone = compiler(embedder.backbone) if whole else embedder.backbone
+        return embedder
+
+    def compiled(module):
+        return torch.compile(module, backend="eager")
+
+    options = {k: v for k, v in QUICK.items() if k != "dim"}
+    run = training.train(vectors(), tmp_path / "compiled", model=net(compiled), **options)
+    training.train(vectors(), tmp_path / "plain", model=net(lambda module: module), **options)
+    assert same(weights(tmp_path / "compiled"), weights(tmp_path / "plain"))
+    own = compiled(torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU()))
+    again = models.load(tmp_path / "compiled" / "best", backbone=own)
+    assert again.fingerprint() == run.embedder.fingerprint()
+
+
 def test_nothing_better_for_long_enough_stops_the_run_and_the_best_is_kept(tmp_path, monkeypatch):
     scores = iter([0.3, 0.5, 0.5, 0.4, 0.9])
     monkeypatch.setattr("tuplet.training.loop.recalls", lambda *_: {"recall_at_1": next(scores)})

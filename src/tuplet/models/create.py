@@ -145,9 +145,9 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
     with torch.random.fork_rng(devices=[]):
         embedder = _assemble(config, _rebuilt(folder, config, backbone))
     embedder.to(next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32))
-    if found := differences(state, embedder.state_dict()):
+    if found := differences(state, embedder.weights()):
         raise ValueError(f"{folder} does not fit the {config.architecture}: {found}; give what it was saved from")
-    embedder.load_state_dict(state, strict=False)
+    embedder.restore(state, strict=False)
     return embedder.eval()
 
 

@@ -281,12 +281,22 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """SHA-256 over weights and configuration: two embedders with the same one give the same vectors."""
-        return storage.fingerprint(self.config.stored(), self._weights())
+        return storage.fingerprint(self.config.stored(), self.weights())
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, preprocessing, dimension, levels and versions as one folder, which `tuplet.load` reads."""
-        storage.write(folder, self.config.stored(), self._weights())
+        storage.write(folder, self.config.stored(), self.weights())
 
-    def _weights(self) -> State:
-        """The tensors under the names they have without `compiled`, which puts a module around the backbone."""
-        return {name.replace("._orig_mod.", "."): value for name, value in self.state_dict().items()}
+    def weights(self) -> State:
+        """The tensors as they are saved: under the names that they have where nothing is compiled."""
+        return {_uncompiled(name): value for name, value in self.state_dict().items()}
+
+    def restore(self, weights: State, strict: bool = True) -> None:
+        """Take over what `weights` gave, whether this embedder or that one is compiled or not."""
+        own = {_uncompiled(name): name for name in self.state_dict()}
+        self.load_state_dict({own.get(name, name): value for name, value in weights.items()}, strict)
+
+
+def _uncompiled(name: str) -> str:
+    """A tensor's name without the module that `torch.compile` puts around another."""
+    return name.replace("._orig_mod.", ".")

@@ -161,5 +161,5 @@ class RunFolder:
     def load_embedder(self, name: str, embedder: Embedder, team: Team) -> None:
         """Give an embedder of every process the weights that were saved under a name."""
         if team.leads:
-            embedder.load_state_dict(read_embedder(self.path / name)[1])
+            embedder.restore(read_embedder(self.path / name)[1])
         team.align(embedder)

@@ -22,21 +22,7 @@ _FROM_SCRATCH = ("convnet", "mlp")
 def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Embedder, Settings]:
     """The embedder in training mode, and the settings with what the embedder and the loss have decided filled in."""
     if isinstance(settings.model, Embedder):
-        embedder = copy.deepcopy(settings.model)
-        for p in embedder.parameters():
-            if p.dtype in (torch.float16, torch.bfloat16):
-                raise ValueError(
-                    f"the embedder's weights are {p.dtype}, in which small steps are lost; give embedder.float(), and "
-                    "precision= for what the network computes in"
-                )
-        if embedder.frozen_batchnorm and settings.frozen_batchnorm is False:
-            raise ValueError(
-                "frozen_batchnorm is False and the embedder was given with its BatchNorm frozen; leave it out, or give "
-                "an embedder that is not frozen"
-            )
-        # One that `select` gave has layers above its levels, which data-parallel training would wait for.
-        for parameter in embedder.backbone.beyond(embedder.config.levels):
-            parameter.requires_grad_(False)
+        embedder = _given(settings.model, settings)
     else:
         if settings.model == "mlp":  # which cannot be made without them
             _refuse_other_data("mlp", data, pictures=False)
@@ -66,6 +52,26 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
     if pictures is not None:
         settings = replace(settings, size=pictures.size, resize=pictures.resize, fit=pictures.how)
     return embedder, settings
+
+
+def _given(model: Embedder, settings: Settings) -> Embedder:
+    """A copy of the caller's embedder, refused where it could not be trained as the settings say."""
+    for p in model.parameters():
+        if p.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"the embedder's weights are {p.dtype}, in which small steps are lost; give embedder.float(), and "
+                "precision= for what the network computes in"
+            )
+    if model.frozen_batchnorm and settings.frozen_batchnorm is False:
+        raise ValueError(
+            "frozen_batchnorm is False and the embedder was given with its BatchNorm frozen; leave it out, or give "
+            "an embedder that is not frozen"
+        )
+    embedder = copy.deepcopy(model)
+    # One that `select` gave has layers above its levels, which data-parallel training would wait for.
+    for parameter in embedder.backbone.beyond(embedder.config.levels):
+        parameter.requires_grad_(False)
+    return embedder
 
 
 def _named(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embedder:
