@@ -56,4 +56,4 @@ def uniform_of(key: Tensor) -> Tensor:
     key = key * _ODD
     for _ in range(2):
         key = (key ^ (key >> 32)) * _ODDER
-    return (key >> 41).to(torch.float32) * 2.0**-23 + (0.5 + 2.0**-24)
+    return torch.rsub((key >> 41).to(torch.float32), 0.5 + 2.0**-24, alpha=-(2.0**-23))

@@ -123,7 +123,8 @@ class DistanceWeighted(Mining):
         """The positives by index, and for each of them a number in (0, 1)."""
         index, exists = view.members()
         # Calls, and seeds 2³² of them apart, are so far from each other that no two places meet.
-        key = (view.positions[:, None] << 32) + index + (self.calls + (self.seed % 2**30 << 32)) * _CALLS
+        key = torch.add(index, view.positions[:, None], alpha=1 << 32)
+        key = torch.add(key, self.calls + (self.seed % 2**30 << 32), alpha=_CALLS)
         return index, exists, counter.uniform_of(key)
 
     def forward(self, block: Block, *inputs: Tensor) -> Tensor:

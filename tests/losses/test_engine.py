@@ -233,12 +233,19 @@ class TestView:
         others = labels if member else torch.tensor(data.draw(patterns.labels()))
         valid = None if member else torch.arange(len(others)) < data.draw(st.integers(0, len(others)))
         most = data.draw(st.none() | st.integers(len(others), len(others) + 2))
-        masks = engine.block_masks(engine.equal_labels, labels, others, valid, member, 0)[0]
+        masks = engine.block_positives(engine.equal_labels, labels, others, valid, member, 0)
         by_label = members_by_label(labels, others, valid, member, most)
         for rows in (1, 2, len(labels)):
             by_mask = members_by_mask(lambda rows=rows: masks.split(rows), member, most)
             sets = [[row[there].tolist() for row, there in zip(*found, strict=True)] for found in (by_label, by_mask)]
             assert sets[0] == sets[1] == [row.nonzero()[:, 0].tolist() for row in masks]
+
+    @pytest.mark.parametrize("loss", [losses.RAWLoss(), losses.NPairAngularLoss(), losses.TripletLoss()], ids=str)
+    def test_a_table_of_who_is_alike_stays_as_it_was(self, loss):
+        labels = torch.arange(6) // 2
+        held = labels[:, None] == labels
+        loss(torch.randn(6, 4), labels, same=lambda a, b: held)
+        assert held.equal(labels[:, None] == labels)
 
     @pytest.mark.filterwarnings("error")
     def test_labels_may_be_the_column_of_a_table(self):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tuplet.losses.base import RowLoss, check_mining
 from tuplet.mining import DistanceWeighted, Mining
-from tuplet.rows import View, masked_sum
+from tuplet.rows import View
 
 
 class MarginLoss(RowLoss):
@@ -54,5 +54,5 @@ class MarginLoss(RowLoss):
         """Each pair against its side of the boundary."""
         beta = self.beta if learned is None else learned
         pull, push = (self.margin + s - beta).relu(), (self.margin - s + beta).relu()
-        active = (positive & (pull != 0)).sum(1) + (negative & (push != 0)).sum(1)
-        return masked_sum(pull, positive) + masked_sum(push, negative), active
+        terms = torch.where(positive, pull, torch.where(negative, push, 0))
+        return terms.sum(1), (terms != 0).sum(1)

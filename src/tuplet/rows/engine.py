@@ -56,15 +56,37 @@ def block_masks(
 
     Where query i is gallery member i (`member`) it is neither for itself.
     """
-    positive = same(labels, gallery_labels)
-    if same is not equal_labels:
-        check_same(positive, len(labels), len(gallery_labels))
-    negative = ~positive
-    if member:
-        positive, negative = _without_itself(positive, start), _without_itself(negative, start)
-    if valid is not None:
-        positive, negative = positive & valid, negative & valid
-    return positive, negative
+    alike = _alike(same, labels, gallery_labels)
+    # Negatives first: the diagonal of the table of who is alike is then written over.
+    negative = _looked_at(~alike, valid, member, start)
+    return _looked_at(alike, valid, member, start), negative
+
+
+def block_positives(
+    same: Callable[[Tensor, Tensor], Tensor],
+    labels: Tensor,
+    gallery_labels: Tensor,
+    valid: Tensor | None,
+    member: bool,
+    start: int,
+) -> Tensor:
+    """The first of `block_masks` alone."""
+    return _looked_at(_alike(same, labels, gallery_labels), valid, member, start)
+
+
+def _alike(same: Callable[[Tensor, Tensor], Tensor], labels: Tensor, gallery_labels: Tensor) -> Tensor:
+    """The table of who is alike, in memory of its own."""
+    alike = same(labels, gallery_labels)
+    if same is equal_labels:
+        return alike
+    check_same(alike, len(labels), len(gallery_labels))
+    return alike.clone()
+
+
+def _looked_at(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
+    """The table without those whom a query does not look at: itself, and what is not valid."""
+    table = _without_itself(table, start) if member else table
+    return table if valid is None else table & valid
 
 
 def _without_itself(table: Tensor, start: int) -> Tensor:
@@ -339,6 +361,7 @@ class _Walked(torch.autograd.Function):
         ctx.save_for_backward(*inputs.moving(), *(gradient for gradient in gradients if gradient is not None))
         total, count = _sum([step.result for step in steps]), _sum([step.counted for step in steps])
         ctx.mark_non_differentiable(count)
+        ctx.set_materialize_grads(False)
         return total, count
 
     @staticmethod

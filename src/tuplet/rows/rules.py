@@ -65,7 +65,7 @@ def marking(rule: Rule, rows: Callable[..., Any], seen: int, view: "View") -> Ca
         if rule.names:
             votes = torch.zeros_like(negative, dtype=torch.uint8)
             votes = votes.scatter_reduce(1, kept, extras[1].to(torch.uint8), "amax")
-            kept = positive, negative & (votes > 0)
+            kept = positive, negative.logical_and(votes)
         return rows(table, *kept, *extras[seen:])
 
     return marked

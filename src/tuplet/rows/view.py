@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
-from tuplet.rows.engine import COMPILED_ENTRIES, Reduce, Walk, block_masks, default_block_rows, equal_labels, walk_rows
+from tuplet.rows.engine import (
+    COMPILED_ENTRIES,
+    Reduce,
+    Walk,
+    block_masks,
+    block_positives,
+    default_block_rows,
+    equal_labels,
+    walk_rows,
+)
 from tuplet.rows.members import Members, members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
@@ -92,7 +101,7 @@ class View:
     @property
     def positions(self) -> Tensor:
         """The place of each query among the queries of all processes."""
-        return self.first + torch.arange(self.size, device=self.queries.device)
+        return torch.arange(self.first, self.first + self.size, device=self.queries.device)
 
     def share(self) -> tuple[int, int]:
         """The queries that this process walks."""
@@ -136,7 +145,8 @@ class View:
     def _walk_rows(self, reduce: Reduce, rows: Callable[..., Any], extras: Extras) -> Any:
         inputs = [self._input(x) for kind in extras for x in kind]
         if self.table is not None:
-            return _reduced(reduce, rows(self.table, *self._masks(0, len(self.labels)), *inputs))
+            masks = block_masks(self.same, self.labels, self.there_labels, self.valid, self.member, 0)
+            return _reduced(reduce, rows(self.table, *masks, *inputs))
         walk = Walk(
             rows=rows,
             reduce=reduce,
@@ -192,9 +202,6 @@ class View:
         here = self.queries
         return self.block_rows or default_block_rows(self.size, self.there.shape[0], here.dtype, here.device)
 
-    def _masks(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        return block_masks(self.same, self.labels[start:stop], self.there_labels, self.valid, self.member, start)
-
     def _input(self, x: Tensor) -> Tensor:
         if isinstance(x, nn.Parameter):
             x = self.learned(x)
@@ -232,7 +239,8 @@ class View:
     def _positives(self) -> Iterator[Tensor]:
         """The masks of the positives, block by block."""
         for start in range(0, self.size, self._block_rows):
-            yield self._masks(start, min(start + self._block_rows, self.size))[0]
+            labels = self.labels[start : start + self._block_rows]
+            yield block_positives(self.same, labels, self.there_labels, self.valid, self.member, start)
 
     def _largest_class(self) -> int:
         """How many are alike at most, a query among its own gallery included."""
