@@ -36,13 +36,14 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/data.py
 
-## make results  docs/results.md and its figures, from the runs in benchmarks/results
+## make results docs/results.md, from the runs in benchmarks/results
 results: .venv/ready
 	$(BIN)/python benchmarks/results_page.py
 
 ## make docs    the API reference, built from the docstrings into site/
 docs: .venv/ready
-	$(BIN)/pdoc --docformat google --output-directory site tuplet
+	$(BIN)/python -c 'from pdoc.__main__ import cli; from tuplet import load, train; cli()' \
+		--docformat google --output-directory site tuplet
 
 clean:
 	rm -rf .venv site build dist *.egg-info

@@ -43,7 +43,9 @@ _CALLS = {"load": "models", "train": "training"}
 
 def __getattr__(name: str) -> Any:
     if name in _CALLS:
-        return getattr(import_module(f"tuplet.{_CALLS[name]}"), name)
+        # Kept, as a module is: tools that look into the package then find it too.
+        globals()[name] = getattr(import_module(f"tuplet.{_CALLS[name]}"), name)
+        return globals()[name]
     if name in __all__:
         return import_module(f"tuplet.{name}")
     raise AttributeError(f"module 'tuplet' has no attribute {name!r}")
