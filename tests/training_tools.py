@@ -13,6 +13,11 @@ from tuplet import data, losses, models
 
 TESTS = Path(__file__).parent
 
+#: A run of vectors that takes a moment, and what it needs beside to run on `pictures`.
+QUICK = {"loss": "raw", "steps": 6, "batch_size": 12, "per_class": 3, "dim": 5, "evaluate_every": 2, "log_every": 2}
+QUICK["schedule"] = "constant"
+SMALL = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
+
 
 def vectors(classes=12, each=6, dim=10, seed=0, nuisance=1.0):
     """Feature vectors of which the first half says what class they are; half of the classes train."""
