@@ -1,0 +1,186 @@
+"""The folder of an index: what its files hold, who may write them, and what kills and full disks leave."""
+
+import errno
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tuplet.search import Hit, Index, files
+from tuplet.search.snapshot import Snapshot
+
+
+def test_the_folder_can_be_read_by_eye(tmp_path):
+    index = Index.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "ünïcode \n"], [{"label": "eins"}, {}], pictures=[b"one", b""])
+    about = json.loads((tmp_path / "i" / "index.json").read_text())
+    assert about["rows"] == 2
+    assert about["dim"] == 2
+    lines = (tmp_path / "i" / "items.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"id": "a", "label": "eins"}, {"id": "ünïcode \n"}]
+    assert np.fromfile(tmp_path / "i" / "vectors.f32", "<f4").tolist() == [1, 0, 0, 1]
+    assert (index.picture("a"), index.picture("ünïcode \n"), index.picture("b")) == (b"one", None, None)
+
+
+def test_a_reader_goes_on_with_its_snapshot(tmp_path):
+    writer = Index.create(tmp_path / "i", dim=1)
+    writer.add(torch.tensor([[1.0], [2.0]]), ["a", "b"], [{"label": "x"}] * 2)
+    reader = Index.open(tmp_path / "i")
+    held = reader.search(torch.tensor([1.0]))
+    writer.delete("a")
+    writer.add(torch.tensor([[1.0]]), ["c"])
+    assert [hit.id for hit in reader.search(torch.tensor([1.0]))[0]] == ["a", "b"]
+    assert reader.refresh()
+    assert not reader.refresh()
+    assert [hit.id for hit in reader.search(torch.tensor([1.0]))[0]] == ["c", "b"]
+    assert reader.search(torch.tensor([1.0]), where={"label": "x"})[0] == [Hit("b", -1.0, {"label": "x"})]
+    assert [hit.id for hit in held[0]] == ["a", "b"]
+
+
+def test_a_picture_is_that_of_its_id_while_the_folder_is_replaced(tmp_path, monkeypatch):
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(2, 1), ["a", "b"], pictures=[b"A", b"B"])
+    reader, find = Index.open(tmp_path / "i"), Snapshot.find
+    shutil.rmtree(tmp_path / "i")
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(2, 1), ["b", "a"], pictures=[b"B", b"A"])
+
+    def then_refresh(snapshot, names):
+        found = find(snapshot, names)
+        reader.refresh()
+        return found
+
+    monkeypatch.setattr(Snapshot, "find", then_refresh)
+    assert [reader.picture("a"), reader.picture("a")] == [b"A", b"A"]
+
+
+def test_a_second_writer_is_told_so(tmp_path):
+    index, other = Index.create(tmp_path / "i", dim=1), Index.open(tmp_path / "i")
+    with index.writing():
+        index.add(torch.zeros(1, 1), ["a"])
+        with pytest.raises(BlockingIOError, match="is being written by process"):
+            other.add(torch.zeros(1, 1), ["b"])
+    other.add(torch.zeros(1, 1), ["b"])  # it first takes in what the other wrote
+    assert len(other) == 2
+
+
+def test_threads_of_one_index_take_turns(tmp_path):
+    index = Index.create(tmp_path / "i", dim=1)
+    threads = [threading.Thread(target=index.add, args=(torch.zeros(1, 1), [str(i)])) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Index.open(tmp_path / "i").known([str(i) for i in range(16)]) == {str(i) for i in range(16)}
+
+
+def test_what_a_killed_writer_left_is_neither_seen_nor_kept(tmp_path):
+    index = Index.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "b"], pictures=[b"A", b"B"])
+    for name in (files.VECTORS, files.ITEMS, files.ROWS, files.DELETED, files.PICTURES):
+        with open(tmp_path / "i" / name, "ab") as file:
+            file.write(b"half a li")
+    (tmp_path / "i" / "index.json.part").write_text('{"format": 1, "ro')
+    again = Index.open(tmp_path / "i")
+    assert [hit.id for hit in again.search(torch.tensor([1.0, 0.0]))[0]] == ["a", "b"]
+    again.add(torch.tensor([[5.0, 5.0]]), ["c"], pictures=[b"C"])
+    again.delete("a")
+    last = Index.open(tmp_path / "i")
+    assert [hit.id for hit in last.search(torch.tensor([5.0, 5.0]))[0]] == ["c", "b"]
+    assert (last.picture("b"), last.picture("c")) == (b"B", b"C")
+    assert (tmp_path / "i" / files.VECTORS).stat().st_size == 3 * 2 * 4
+
+
+@pytest.mark.parametrize("change", ["add", "delete"])
+def test_a_full_disk_at_any_write_is_named_and_leaves_all_or_nothing(tmp_path, monkeypatch, change):
+    for moment in range(20):
+        folder = tmp_path / str(moment)
+        index = Index.create(folder, dim=1)
+        index.add(torch.tensor([[1.0], [2.0]]), ["1", "2"], pictures=[b"1", b"2"])
+        written = []
+
+        def full(_, moment=moment, written=written):
+            written.append(1)
+            if len(written) > moment:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "fsync", full)
+            sentence = ""
+            try:
+                index.add(torch.tensor([[3.0]]), ["3"], pictures=[b"3"]) if change == "add" else index.delete("1")
+            except OSError as error:
+                sentence = str(error)
+        if not sentence:
+            break
+        assert len(written) == moment + 1
+        # Only when the change has happened is there no file to name.
+        assert sentence.endswith("; make room, then call again") or len(Index.open(folder)) != 2
+        assert "No space left on device" in sentence
+        again = Index.open(folder)
+        assert again.known(list("123")) in ({"1", "2"}, {"1", "2", "3"} if change == "add" else {"2"})
+        index.add(torch.tensor([[4.0]]), ["4"], pictures=[b"4"])
+        again.refresh()
+        for name in again.known(list("1234")):
+            assert again.vectors(name).tolist() == [[float(name)]]
+            assert again.picture(name) == name.encode()
+    assert 3 <= moment < 20
+
+
+def test_a_folder_that_cannot_be_written_can_be_searched(tmp_path, monkeypatch):
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(1, 1), ["a"])
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    again = Index.open(tmp_path / "i")
+    assert [hit.id for hit in again.search(torch.zeros(1))[0]] == ["a"]
+    with pytest.raises(
+        OSError, match=r"writer.lock could not be written .*Read-only file system.*; give another folder"
+    ):
+        again.delete("a")
+
+
+def test_the_folder_may_be_a_link_and_the_process_may_move(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("elsewhere").mkdir()
+    Index.create("real", dim=1).add(torch.zeros(1, 1), ["a"])
+    Path("link").symlink_to("real")
+    index = Index.open("link")
+    monkeypatch.chdir("elsewhere")
+    index.add(torch.ones(1, 1), ["b"])
+    assert Index.open("../real").known(["a", "b"]) == {"a", "b"}
+    assert not list(Path().iterdir())
+
+
+def test_folders_that_are_no_index_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is no index"):
+        Index.open(tmp_path)
+    index = Index.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "b"])
+    with pytest.raises(FileExistsError, match="is an index already"):
+        Index.create(tmp_path / "i", dim=2)
+    manifest = tmp_path / "i" / "index.json"
+    good = manifest.read_text()
+    for text, sentence in (("{", "damaged"), (good.replace('"format": 1', '"format": 9'), "install a newer")):
+        manifest.write_text(text)
+        with pytest.raises(ValueError, match=sentence):
+            Index.open(tmp_path / "i")
+    manifest.write_text(good)
+    (tmp_path / "i" / "vectors.f32").write_bytes(b"1234")
+    with pytest.raises(ValueError, match="has 4 bytes of 16"):
+        Index.open(tmp_path / "i")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/1.jpg").touch()
+    with pytest.raises(FileExistsError, match=r"photos holds other files, such as 1\.jpg; give a folder that is new"):
+        Index.create(tmp_path / "photos", dim=2)
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["1.jpg"]
+    with pytest.raises(TypeError, match="either dim=, for vectors, or embedder="):
+        Index.create(tmp_path / "j")
+    with pytest.raises(ValueError, match="metric must be one of"):
+        Index.create(tmp_path / "j", dim=2, metric="hamming")
