@@ -1,5 +1,6 @@
 """The whole report: complete, self-contained, safe, and right in a real browser."""
 
+import os
 import re
 from html.parser import HTMLParser
 
@@ -69,6 +70,12 @@ def test_names_are_text_and_never_markup(page):
     scripts = [tag for tag, _ in Elements(page).found if tag == "script"]
     assert len(scripts) == 1
     assert "<script>alert" not in page
+
+
+def test_a_name_that_is_no_text_is_shown_in_escapes(tmp_path):
+    names = ("ant", os.fsdecode(b"\xe9l\xe9phant"))
+    written = reports.write(picture_run(tmp_path, names)).read_text()
+    assert r"\udce9l\udce9phant" in written
 
 
 def test_every_example_is_on_the_map_with_its_picture(page):

@@ -29,7 +29,7 @@ def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str]
     """
     run = read(folder, data)
     path, text = run.folder / "report.html", page(run)
-    replace_file(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda aside: aside.write_text(text, "utf-8", "backslashreplace"))
     return path
 
 
