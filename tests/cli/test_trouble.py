@@ -203,6 +203,10 @@ def test_data_that_are_too_few_to_train_on_are_called_so(place):
     assert few in typed("data", "two", cwd=place).output
     untested = "tuplet train cannot take these data: there is no split 'test', nor 'query' and 'gallery', here"
     assert untested in typed("data", "validated", cwd=place).output
+    rows = [f"photos/{name}/{i}.png,{name}" for name in NAMES for i in range(2 if name < "elk" else 1)]
+    (place / "alone.csv").write_text("\n".join(["path,label", *rows]))
+    unfound = "tuplet train cannot take these data: no example of the test split has another one of its class to find"
+    assert unfound in typed("data", "alone.csv", cwd=place).output
     assert "train" not in typed("data", "photos", cwd=place).output.partition("classes: ")[2]
 
 

@@ -9,7 +9,8 @@ from tuplet import data as datasets
 from tuplet.cli import show
 from tuplet.data import Dataset
 from tuplet.progress import track
-from tuplet.training.split import about_known_classes
+from tuplet.training.settings import Settings
+from tuplet.training.split import split_examples
 
 #: Unreadable files that are named; the others are counted.
 _NAMED = 20
@@ -60,15 +61,13 @@ def _say_of_classes(data: Dataset) -> None:
 
 
 def _say_of_training(data: Dataset) -> None:
-    """What keeps `tuplet train` from these data, if anything does."""
+    """What keeps `tuplet train` from these data, if anything does, and what it would warn of."""
     try:
-        train, test = data.split()
+        train = split_examples(data, Settings()).train
     except ValueError as error:
         print(f"tuplet train cannot take these data: {error}")
         return
-    if said := about_known_classes(train, test):
-        print(said)
-    useful = int((train.labels.unique(return_counts=True)[1] > 1).sum())
+    useful = int((data.labels[train].unique(return_counts=True)[1] > 1).sum())
     if useful < 2:
         print(f"training needs two classes of two examples or more, and the train split has {useful}; add examples")
 

@@ -35,20 +35,18 @@ def split_examples(data: Dataset, settings: Settings) -> Split:
         test = validation
     else:
         _check_measured("test", test, "more classes")
-        if said := about_known_classes(train, test):
-            warnings.warn(said, stacklevel=5)
+        _warn_of_known_classes(train, test)
     return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
 
 
-def about_known_classes(train: Dataset, test: Dataset) -> str:
-    """A sentence about classes that are in both splits, where there are any."""
+def _warn_of_known_classes(train: Dataset, test: Dataset) -> None:
     both = set(train.classes) & set(test.classes)
-    if not both:
-        return ""
-    return (
-        f"{len(both):,} of the {len(test.classes):,} test classes are trained on too, so that the result is not one of "
-        "classes that are new; for that give splits that share no class, or none"
-    )
+    if both:
+        warnings.warn(
+            f"{len(both):,} of the {len(test.classes):,} test classes are trained on too, so that the result is not "
+            "one of classes that are new; for that give splits that share no class, or none",
+            stacklevel=6,
+        )
 
 
 def _check_measured(name: str, part: Dataset, remedy: str) -> None:
