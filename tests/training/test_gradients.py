@@ -46,6 +46,15 @@ def test_pieces_give_the_gradient_of_the_whole(piece_size, loss, seed):
     assert not embeddings.requires_grad
 
 
+def test_a_network_that_is_frozen_whole_leaves_the_learning_to_the_loss():
+    x, labels = torch.randn(12, 5, dtype=torch.float64), torch.arange(12) // 3
+    frozen, whole, pieces = network().requires_grad_(False), *(losses.SoftmaxLoss(4, 4).double() for _ in range(2))
+    pieces.load_state_dict(whole.state_dict())
+    backward(frozen, x, lambda v: whole(v, labels))
+    backward(frozen, x, lambda v: pieces(v, labels), piece_size=5)
+    torch.testing.assert_close(pieces.proxies.grad, whole.proxies.grad, rtol=1e-12, atol=1e-12)
+
+
 def test_dropout_is_the_same_in_both_passes():
     """Against a loop that embeds the pieces with a graph, at the same random numbers, and differentiates one loss."""
     x, labels = torch.randn(12, 5, dtype=torch.float64), torch.arange(12) // 3

@@ -59,6 +59,11 @@ def two_levels(own=False):
     return models.create(Two() if own else Staged(), dim=6, levels=levels, preprocessing=prepared)
 
 
+def frozen():
+    torch.manual_seed(0)
+    return models.create("mlp", features=10, dim=None).requires_grad_(False)
+
+
 EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "rate": 1e-3}
 
 CASES = {
@@ -96,6 +101,17 @@ CASES = {
     "proxies and hard classes": lambda: (
         vectors(),
         {**EVERY, "loss": "proxy_anchor", "dim": 6, "sampler": "hard_class", "batch_size": 10, "clip": 0.5},
+    ),
+    "proxies alone": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "softmax",
+            "model": frozen(),
+            "batch_size": 12,
+            "per_class": 2,
+            "piece_size": 4,
+        },
     ),
     "margin": lambda: (
         vectors(),

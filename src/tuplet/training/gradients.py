@@ -52,7 +52,9 @@ def backward(
     for number, gradient in enumerate(embeddings.grad.split(piece_size)):
         set_random_state(before[number], inputs.device)
         with hold() if number + 1 < len(pieces) else nullcontext():
-            embed(pieces[number]).backward(gradient)
+            again = embed(pieces[number])
+            if again.requires_grad:  # else all of the network is frozen, and only the loss learns
+                again.backward(gradient)
     return value.detach(), embeddings.detach()
 
 

@@ -93,7 +93,8 @@ class Team:
 
     def parallel(self, network: Embedder) -> tuple[nn.Module, Callable[[], AbstractContextManager[Any]]]:
         """The network with its gradients averaged over the processes, and a context in which they are not yet."""
-        if not self.many:
+        # A network that is frozen whole has no gradients; those of the loss the loss itself averages.
+        if not self.many or not any(p.requires_grad for p in network.parameters()):
             return network, nullcontext
         # Looking for them in each step costs time, so it is done for these alone.
         unread = network.backbone.hides_unread(network.config.levels)
