@@ -1,9 +1,9 @@
-"""The samplers' contract: exact batches, rounds, coverage, ranks and resuming."""
+"""The samplers' contract: exact batches, ranks and resuming."""
 
 import functools
 import itertools
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,34 +11,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sampling.makers import MAKERS, every_sampler, hard, labels_of
 from tuplet import sampling
-from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import _can_give
-
-
-def labels_of(sizes, values=None, seed=0):
-    values = range(len(sizes)) if values is None else values
-    labels = np.repeat(np.array(list(values)), sizes)
-    return np.random.default_rng(seed).permutation(labels)
-
-
-def vectors_of(labels):
-    directions = torch.randn(max(labels) + 1, 6, generator=torch.Generator().manual_seed(0))
-    return lambda indices: directions[torch.as_tensor(labels).long()[indices]]
-
-
-def hard(labels, pairs, **options):
-    return sampling.HardClassSampler(labels, vectors_of(labels), pairs, candidates=max(pairs, 20), **options)
-
-
-MAKERS = {
-    "npair": (lambda labels, **o: sampling.NPairSampler(labels, 6, **o), 12),
-    "triplet": (lambda labels, **o: sampling.TripletSampler(labels, 5, **o), 15),
-    "balanced": (lambda labels, **o: sampling.ClassBalancedSampler(labels, 4, 5, **o), 20),
-    "ngroup": (lambda labels, **o: sampling.NGroupSampler(labels, 4, 4, **o), 16),
-    "hard": (lambda labels, **o: hard(labels, 6, **o), 12),
-}
-every_sampler = pytest.mark.parametrize(("make", "batch_size"), MAKERS.values(), ids=MAKERS)
 
 
 @every_sampler
@@ -149,96 +124,6 @@ def test_labels_may_be_huge_and_negative():
     labels = labels_of([3, 3, 3], values=[-(2**62), 5, 2**62 + 1])
     for batch in sampling.NPairSampler(labels, pairs=3):
         assert len(set(labels[batch].tolist())) == 3
-
-
-@every_sampler
-def test_examples_of_a_class_do_not_repeat_until_all_were_used(make, batch_size):
-    labels = labels_of([5, 7, 9, 11, 6, 8, 10, 12, 13, 14])
-    drawn = defaultdict(list)
-    for batch in make(labels, batches=30):
-        for index in batch:
-            drawn[labels[index]].append(index)
-    for c, indices in drawn.items():
-        size = (labels == c).sum()
-        for start in range(0, len(indices), size):
-            turn = indices[start : start + size]
-            assert len(set(turn)) == len(turn)
-
-
-@pytest.mark.parametrize("name", ["npair", "balanced", "ngroup", "hard"])
-def test_classes_come_in_rounds(name):
-    make, _ = MAKERS[name]
-    labels = labels_of([60] * 10)
-    order = [c for batch in make(labels) for c in dict.fromkeys(labels[batch].tolist())]
-    for length in range(1, len(order)):
-        seen = Counter(order[:length])
-        # Within a batch a class whose turn has come may have to wait for the next one.
-        assert max(seen.values()) - min(seen[c] for c in range(10)) <= 2
-    for turn in range(0, len(order) - 29, 30):
-        assert set(order[turn : turn + 30]) == set(range(10))
-
-
-@every_sampler
-@given(sizes=st.lists(st.integers(12, 36), min_size=16, max_size=40), seed=st.integers(0, 3))
-def test_an_epoch_touches_four_fifths_where_sizes_differ_threefold(make, batch_size, sizes, seed):
-    assert coverage(make(labels_of(sizes), seed=seed)) >= 0.8
-
-
-@every_sampler
-@pytest.mark.parametrize("small", [5, 10, 15])
-def test_coverage_holds_where_half_the_classes_are_three_times_as_large(make, batch_size, small):
-    assert coverage(make(labels_of([10] * small + [30] * (20 - small)))) >= 0.8
-
-
-@pytest.mark.parametrize(
-    ("make", "sizes", "most"),
-    [
-        # A class smaller than `per_class` is used up by one turn: it must not stay in the rounds for what it repeats.
-        (lambda labels, seed: sampling.ClassBalancedSampler(labels, 2, 5, seed), [9, 9, 3, 9, 9, 3], 34),
-        # A class whose last turn waits while the next round begins is not given another turn in it.
-        (lambda labels, seed: hard(labels, 7, seed=seed), [6] * 8 + [2] * 2, 42),
-        (lambda labels, seed: hard(labels, 4, seed=seed), [36] * 6 + [12] * 7, 296),
-        # A class that all others together barely match must be in every triplet.
-        (lambda labels, seed: sampling.TripletSampler(labels, 3, seed), [6, 6, 18], 27),
-        (lambda labels, seed: sampling.TripletSampler(labels, 2, seed), [11, 33, 11], 54),
-    ],
-    ids=["balanced", "hard", "hard with large classes", "triplet", "triplet of an odd class"],
-)
-def test_an_epoch_of_few_classes_touches_as_many_examples_as_its_batches_can_hold(make, sizes, most):
-    labels = labels_of(sizes)
-    assert [len({i for batch in make(labels, seed) for i in batch}) for seed in range(20)] == [most] * 20
-
-
-@pytest.mark.parametrize(
-    ("make", "sizes"),
-    [
-        (lambda labels: sampling.NPairSampler(labels, 3, batches=50), [2] * 4),
-        (lambda labels: hard(labels, 3, batches=50), [2] * 4),
-        (lambda labels: sampling.NGroupSampler(labels, 5, 6, batches=50), [4] * 11),
-    ],
-    ids=["npair", "hard", "ngroup"],
-)
-def test_many_times_round_equal_classes_every_example_comes_about_as_often(make, sizes):
-    """In n-groups some came 50 times and others 26 times: a class in its second order was in every round of it."""
-    counts = Counter(index for batch in make(labels_of(sizes)) for index in batch)
-    assert len(counts) == sum(sizes)
-    assert max(counts.values()) - min(counts.values()) <= 2
-
-
-def coverage(sampler):
-    touched = {index for batch in sampler for index in batch}
-    return len(touched) / sum(len(own) for own in sampler.members)
-
-
-def test_coverage_where_mperclass_touched_63_percent():
-    """pytorch-metric-learning's MPerClassSampler touched 2,519 of 4,000 images in an epoch."""
-    from pytorch_metric_learning.samplers import MPerClassSampler
-
-    labels = np.repeat(np.arange(100), 40)
-    theirs = list(MPerClassSampler(labels, m=5, batch_size=120, length_before_new_iter=4000))
-    assert len(set(theirs)) < 0.7 * 4000
-    ours = sampling.ClassBalancedSampler(labels, classes=24, per_class=5)
-    assert len({index for batch in ours for index in batch}) >= 0.98 * 4000
 
 
 @every_sampler
@@ -390,17 +275,3 @@ def test_a_class_that_starts_again_within_a_batch_does_not_repeat_in_it():
     for seed in range(200):
         for batch in sampling.TripletSampler(labels_of([7, 5], seed=1), 2, seed=seed, batches=8):
             assert len(set(batch)) == 6
-
-
-def test_turns_of_a_class_that_is_always_busy_do_not_pile_up():
-    """A class that triplets had no room for had 6,000 turns to come after 2,000 batches, which took ever longer."""
-    rounds = Rounds([np.arange(2), np.arange(2, 4)], visit=2, batches=100, rng=np.random.default_rng(0))
-    for _ in range(100):
-        rounds.take(rounds.next_class(busy=[0]), 2)
-    assert Counter(rounds.queue)[0] <= 2
-
-
-def test_a_small_class_repeats_all_its_examples_alike():
-    """Found by the soak: one of three examples came three times among five, the others once."""
-    for batch in sampling.ClassBalancedSampler([0, 0, 0, 1, 1, 1], classes=2, per_class=5, batches=200):
-        assert set(Counter(batch).values()) == {1, 2}
