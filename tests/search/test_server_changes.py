@@ -1,6 +1,7 @@
 """The server while its index changes: what is added, deleted, or put in its place."""
 
 import asyncio
+import json
 import shutil
 
 import pytest
@@ -80,3 +81,60 @@ def test_labels_counted_while_the_index_changed_are_counted_again(tmp_path, monk
 
     monkeypatch.setattr(index, "counts", slowly)
     assert [asyncio.run(served.labels()), asyncio.run(served.labels())] == [{"x": 2}, {"x": 1}]
+
+
+def test_vectors_for_another_index_in_its_place(tmp_path, monkeypatch):
+    """Also where nothing but vectors is sent, the server goes to the new index with its own width."""
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    for dim in (2, 3000):
+        search.create(tmp_path / f"{dim}", dim=dim).add(torch.ones(1, dim), [dim])
+    (tmp_path / "2").rename(tmp_path / "i")
+    app = create_app(search.open(tmp_path / "i"))
+    assert fetch(app, "POST", "/api/search/vector", json={"vector": [0.0] * 2}).status_code == 200
+    shutil.rmtree(tmp_path / "i")
+    (tmp_path / "3000").rename(tmp_path / "i")
+    answer = fetch(app, "POST", "/api/search/vector", json={"vector": [1 / 3] * 3000 + [0.25]})
+    assert answer.json()["detail"] == "the vector has 3001 numbers; this index takes 3000"
+    found = fetch(app, "POST", "/api/search/vector", content=json.dumps({"vector": [1 / 3] * 3000}, indent=20))
+    assert found.json()["hits"][0]["id"] == "3000"
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("path", ["/api/search/vector", "/api/search/item?id=a"])
+def test_an_index_replaced_during_a_search_is_not_searched_with_what_the_other_held(tmp_path, monkeypatch, path, dim):
+    for name, width in (("i", 2), ("new", dim)):
+        search.create(tmp_path / name, dim=width).add(torch.eye(width), list("abc"[:width]))
+    index = search.open(tmp_path / "i")
+    app = create_app(index)
+    find = index.search
+
+    def replaced(*arguments, **options):
+        shutil.rmtree(tmp_path / "i")
+        (tmp_path / "new").rename(tmp_path / "i")
+        index.refresh()
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(index, "search", replaced)
+    method = {"method": "POST", "json": {"vector": [0.0, 1.0]}} if path.endswith("vector") else {"method": "GET"}
+    answer = fetch(app, path=path, **method)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["detail"] == "another index took the place of this one; try again in a second"
+
+
+def test_an_index_whose_model_is_not_there_yet_is_not_searched_with_the_one_before(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    images = [picture(seed=seed) for seed in range(5)]
+    for seed in range(2):
+        torch.manual_seed(seed)
+        search.create(tmp_path / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
+    (tmp_path / "0").rename(tmp_path / "i")
+    app = create_app(search.open(tmp_path / "i"))
+    ask = {"method": "POST", "path": "/api/search/photograph?k=1", "content": saved(images[3], "PNG")}
+    shutil.rmtree(tmp_path / "i")
+    (tmp_path / "1" / "model").rename(tmp_path / "model")  # copied last
+    (tmp_path / "1").rename(tmp_path / "i")
+    assert [fetch(app, **ask).status_code for _ in range(3)] == [503] * 3
+    assert "model" in capsys.readouterr().err
+    (tmp_path / "model").rename(tmp_path / "i" / "model")
+    hits = fetch(app, **ask).json()["hits"]
+    assert hits == [{"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}]

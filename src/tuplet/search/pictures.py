@@ -53,4 +53,4 @@ def thumbnail(image: Image.Image) -> bytes:
 def embed(pictures: Sequence[Tensor], embedder: Embedder) -> Tensor:
     """Vectors (n, width) of prepared pictures."""
     with silent():
-        return embedder.embed(torch.stack(list(pictures)))
+        return embedder.embed(torch.stack(list(pictures)) if pictures else [])

@@ -12,15 +12,15 @@ class Body:
     def __init__(self, request: Any, limits: Limits) -> None:
         self._request, self._limits, self._complete = request, limits, False
 
-    async def read(self) -> bytes:
-        """All of it; one that is too large or too slow is refused."""
+    async def read(self, most: int) -> bytes:
+        """All of it; one of more than `most` bytes or one that is too slow is refused."""
         content = bytearray()
         try:
             async with asyncio.timeout(self._limits.seconds):
                 while not self._complete:
                     content += await self._part()
-                    if len(content) > self._limits.bytes:
-                        raise RefusalError(413, f"the body has over {self._limits.bytes:,} bytes; send a smaller one")
+                    if len(content) > most:
+                        raise RefusalError(413, f"the body has over {most:,} bytes; send a smaller one")
         except TimeoutError:
             raise RefusalError(
                 408, f"the body did not arrive within {self._limits.seconds:g} s; send it faster"

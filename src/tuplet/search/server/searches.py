@@ -1,7 +1,6 @@
 """The three ways to search over HTTP: by photograph, by vector, from an item."""
 
 import time
-from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -69,19 +68,16 @@ def add_searches(app: Any, service: Service) -> None:
         body = Body(request, limits)
         try:
             with service.admitted():
-                content = await body.read()
+                content = await body.read(limits.bytes)
                 if request.headers.get("content-type", "").startswith("multipart/"):
                     raise RefusalError(
                         415, "the body must be the photograph itself, and no form; with curl: --data-binary @photo.jpg"
                     )
-                async with service.in_time():
+                async with service.in_time(), service.one_index():
                     begun = time.perf_counter()
-                    vector, embedder = await service.photograph(content, options.mirror), service.embedder
+                    vector = await service.photograph(content, options.mirror)
                     embedding = f"embed;dur={1000 * (time.perf_counter() - begun):.2f}, "
-                    found = await answer(vector, response, options, embedding)
-                    if service.embedder is not embedder:
-                        raise RefusalError(503, "another index took the place of this one; try again in a second")
-                    return found
+                    return await answer(vector, response, options, embedding)
         except RefusalError:
             await body.discard()
             raise
@@ -93,15 +89,17 @@ def add_searches(app: Any, service: Service) -> None:
         openapi_extra=takes("application/json", Vector.model_json_schema()),
     )
     async def vector(request: Request, response: Response, options: Annotated[Options, Query()]) -> Answer:
-        body = Body(request, replace(limits, bytes=min(limits.bytes, VECTOR_BYTES + NUMBER_BYTES * service.index.dim)))
+        body = Body(request, limits)
         try:
-            sent = Vector.model_validate_json(await body.read())
+            await service.latest()
+            most = min(limits.bytes, VECTOR_BYTES + NUMBER_BYTES * service.index.dim)
+            sent = Vector.model_validate_json(await body.read(most))
         except RefusalError:
             await body.discard()
             raise
         except ValidationError as error:
             raise RefusalError(422, f'the body must be {{"vector": [numbers]}}: {error.errors()[0]["msg"]}') from None
-        async with service.in_time():
+        async with service.in_time(), service.one_index():
             return await answer(service.vector(sent.vector), response, options)
 
     @app.get(
@@ -110,5 +108,5 @@ def add_searches(app: Any, service: Service) -> None:
         responses=may_refuse(404, 503),
     )
     async def item(id: str, response: Response, options: Annotated[Options, Query()]) -> Answer:
-        async with service.in_time():
+        async with service.in_time(), service.one_index():
             return await answer(await service.item(id), response, options, leave_out=id)

@@ -84,9 +84,21 @@ class Service:
                 503, f"no answer within {self.limits.seconds:g} s: the server is busy; try again in a second"
             ) from None
 
+    @asynccontextmanager
+    async def one_index(self) -> AsyncIterator[None]:
+        """One index for a whole answer, the latest: what was made for another must not be searched for in it."""
+        await self.latest()
+        before = self._identity()
+        try:
+            yield
+        except Exception:
+            if self._identity() == before:
+                raise
+        if self._identity() != before:
+            raise RefusalError(503, "another index took the place of this one; try again in a second")
+
     async def photograph(self, body: bytes, mirror: bool) -> np.ndarray:
         """The vector of a photograph, or the average of its own and its mirror image's."""
-        await self._latest()
         loop = asyncio.get_running_loop()
         views = await loop.run_in_executor(self._decoders, self._decode, body, mirror)
         vectors = await asyncio.gather(*(self.embeds(view) for view in views))
@@ -105,7 +117,6 @@ class Service:
 
     async def item(self, name: str) -> np.ndarray:
         """The vector of an item of the index."""
-        await self._latest()
         try:
             return (await asyncio.to_thread(self.index.vectors, [name]))[0]
         except ValueError:
@@ -113,7 +124,7 @@ class Service:
 
     async def picture(self, name: str) -> bytes:
         """The small picture of an item."""
-        await self._latest()
+        await self.latest()
         picture = await asyncio.to_thread(self.index.picture, name)
         if picture is None:
             raise RefusalError(404, f"the index holds no picture of {name[:80]!r}")
@@ -121,7 +132,7 @@ class Service:
 
     async def labels(self) -> dict[Any, int]:
         """How many items have each label."""
-        await self._latest()
+        await self.latest()
         if self._labels is None:
             state, counts = self._state, await asyncio.to_thread(self.index.counts)
             if state != self._state:
@@ -167,7 +178,7 @@ class Service:
             "tuplet_searches_waiting": (len(self.searches), "Searches that wait for the index."),
         }
 
-    async def _latest(self) -> None:
+    async def latest(self) -> None:
         """Go to the latest state of the index, in a thread if that takes a look at the disk."""
         if self._is_stale() or self._is_lost:
             await asyncio.to_thread(self._refresh)
@@ -181,15 +192,19 @@ class Service:
             if self._is_stale():
                 self._fresh = time.monotonic()
                 try:
-                    if self.index.refresh():
+                    if self.index.refresh() or self._is_lost:
                         self._state, self._labels = self._state + 1, None
                         self.embedder = self._own_embedder()
                     self._is_lost = False
-                except (OSError, ValueError) as error:
+                except Exception as error:  # with whatever is wrong, the model before must not answer for this index
                     print(f"tuplet: {error}", file=sys.stderr)
                     self._is_lost = True
             if self._is_lost:
                 raise RefusalError(503, "the index cannot be read now, as the server's log says; try again in a second")
+
+    def _identity(self) -> tuple[str, Embedder | None]:
+        """Which index this is, however it grows, and the model that it is searched with."""
+        return self.index.snapshot.manifest.born if isinstance(self.index, Index) else "", self.embedder
 
     def _own_embedder(self) -> Embedder | None:
         return self.index.embedder.eval() if self.index.has_model else None
