@@ -63,9 +63,14 @@ def test_the_orientation_is_applied(orientation):
     assert (np.asarray(read_image(content)) == upright).all()
 
 
-def test_an_unreadable_orientation_counts_as_upright():
+#: One entry of a TIFF, the orientation, which is the text "abc".
+WORD = b"II*\0\x08\0\0\0" + struct.pack("<HHHI4sI", 1, 0x0112, 2, 4, b"abc\0", 0)
+
+
+@pytest.mark.parametrize("exif", [b"garbage that is no TIFF header", WORD])
+def test_an_unreadable_orientation_counts_as_upright(exif):
     image = photograph()
-    content = encoded(image, "JPEG", exif=b"Exif\0\0garbage that is no TIFF header", quality=95)
+    content = encoded(image, "JPEG", exif=b"Exif\0\0" + exif, quality=95)
     assert read_image(content).size == image.size
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import io
+import os
 import struct
 
 import numpy as np
@@ -222,6 +223,15 @@ def test_a_list_that_is_missing_is_named(tmp_path):
     (tmp_path / "CUB_200_2011/classes.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"has no CUB_200_2011/classes\.txt; fetch it again"):
         tuplet_data.open(tmp_path)
+
+
+def test_a_layout_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "readme").touch()
+    with pytest.raises(FileNotFoundError, match=r"has no image_class_labels\.txt, which the official layout has"):
+        tuplet_data.open(tmp_path, layout="cub200")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe is neither a folder nor a file; give a folder or a tar"):
+        tuplet_data.open(tmp_path / "pipe")
 
 
 def test_a_line_with_too_few_columns_is_a_sentence(tmp_path):

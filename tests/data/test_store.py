@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import warnings
@@ -17,7 +18,7 @@ import torch
 from PIL import Image
 
 from tuplet import data as tuplet_data
-from tuplet.data import Dataset, from_features, from_images, load, store
+from tuplet.data import Dataset, from_features, from_images, hold, load, store
 from tuplet.data.batches import _send, ahead, batches
 from tuplet.data.cache import fingerprint
 from tuplet.sampling import HardClassSampler, NPairSampler
@@ -203,6 +204,7 @@ def test_arrays_and_features_are_taken_as_they_are():
     assert loaded.values.untyped_storage().data_ptr() == pixels.untyped_storage().data_ptr()
     vectors = load(from_features(torch.randn(6, 3), [0, 0, 1, 1, 2, 2]))
     assert vectors.values.shape == (6, 3)
+    assert torch.equal(hold(vectors.data).features, vectors.values)
 
 
 def test_arrays_on_disk_are_told_apart_by_their_content(tmp_path):
@@ -211,6 +213,20 @@ def test_arrays_on_disk_are_told_apart_by_their_content(tmp_path):
         loaded = load(data, 4, tmp_path, workers=0)
         assert loaded.values.unique().tolist() == [shade]
         assert loaded.aspects.tolist() == pytest.approx([6 / 9] * 2)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_pictures_of_tars_on_disk_are_told_apart(photos, tmp_path, mode):
+    """A plain tar by its place and date, one that is compressed by the content of its files."""
+    stores = []
+    for name in ("one", "other"):
+        with tarfile.open(tmp_path / f"{name}.tar", mode) as tar:
+            tar.add(photos, "photos")
+        data = tuplet_data.open(tmp_path / f"{name}.tar")
+        stores.append(load(data, 24, tmp_path / "cache", workers=0).values)
+        assert torch.equal(stores[-1], load(data, 24, workers=0).values)
+        Image.new("RGB", (30, 30)).save(sorted(photos.rglob("*.png"))[0])
+    assert not torch.equal(*stores)
 
 
 def test_known_aspects_are_kept(photos):

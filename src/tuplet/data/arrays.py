@@ -110,7 +110,9 @@ def _tensor(array: Array) -> Tensor:
 
 def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if isinstance(labels, Tensor) and labels.is_floating_point():  # bfloat16 among them, which numpy has not
+        raise _no_labels(labels.dtype)
+    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.dtype.kind in "UO":
         each = np.asarray(labels, dtype=object)  # numpy would write what else stands among names as text
         others = [label for label in each.flat if not isinstance(label, str)]
@@ -118,13 +120,16 @@ def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, t
             raise TypeError(f"labels must be integers or names, got {others[0]!r} among names; name every class")
         array = each if others else each.astype(str)
     if array.dtype.kind not in "iuU":
-        raise TypeError(
-            f"labels must be integers or names, got {array.dtype}; number the classes with "
-            "np.unique(…, return_inverse=True)"
-        )
+        raise _no_labels(array.dtype)
     if class_names is not None:
         if array.dtype.kind == "U":
             raise TypeError("labels are names already; leave class_names out, or number the classes")
         return torch.from_numpy(array.astype(np.int64)), tuple(class_names)
     values, numbers = np.unique(array, return_inverse=True)
     return torch.from_numpy(numbers), tuple(map(str, values.tolist()))
+
+
+def _no_labels(kind: Any) -> TypeError:
+    return TypeError(
+        f"labels must be integers or names, got {kind}; number the classes with np.unique(…, return_inverse=True)"
+    )

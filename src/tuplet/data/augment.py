@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import get_args
 
 import numpy as np
@@ -23,7 +24,7 @@ _DRAWS = 14
 
 def _two_numbers(value: object) -> bool:
     """Whether this is a pair of numbers; what a command line or a file gives may be anything."""
-    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(x, int | float) for x in value)
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(x, Real) for x in value)
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ class Augment:
             raise ValueError(f"area is {self.area!r}; it must be two shares in order, above 0 and up to 1")
         if not (_two_numbers(self.ratio) and 0 < self.ratio[0] <= self.ratio[1]):
             raise ValueError(f"ratio is {self.ratio!r}; it must be two positive numbers in order")
-        for name in ("mirror", "brightness", "contrast", "saturation", "erase"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
-        if not 0 <= self.hue <= 0.5:
-            raise ValueError(f"hue is {self.hue}; it must be between 0 and 0.5")
+        for name in ("mirror", "brightness", "contrast", "saturation", "hue", "erase"):
+            value, most = getattr(self, name), 0.5 if name == "hue" else 1
+            if not (isinstance(value, Real) and 0 <= value <= most):
+                raise ValueError(f"{name} is {value!r}; it must be between 0 and {most}")
+        if not isinstance(self.seed, Integral):
+            raise ValueError(f"seed is {self.seed!r}; it must be a whole number")
 
     def __call__(self, images: Tensor, index: Tensor, step: int, aspects: Tensor | None = None) -> Tensor:
         """Images (N, 3, H, W), bytes or floats from 0 to 255, become floats (N, 3, size, size) from 0 to 255.

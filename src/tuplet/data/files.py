@@ -74,7 +74,7 @@ class Files(Mapping[str, Location]):
         elif path.is_file():
             found = _in_tar(path)
         else:
-            raise FileNotFoundError(f"{path} does not exist; give a folder or a tar")
+            raise ValueError(f"{path} is neither a folder nor a file; give a folder or a tar")
         named = sorted(found, key=lambda item: item[0])
         return cls(str(path), {name: location for name, location in named if not _hidden(name)})
 
