@@ -219,7 +219,7 @@ def photographs(tmp_path):
 def test_photographs(tmp_path, embedder, photographs):
     index = Index.create(tmp_path / "i", embedder=embedder)
     assert index.metric == "dot"
-    assert index.search([]) == []
+    assert list(index.search([])) == []
     index.add([])
     index.add(photographs, metadata=[{"label": Path(path).stem} for path in photographs])
     again = Index.open(tmp_path / "i")  # without the model at hand: it lies inside
