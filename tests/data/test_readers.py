@@ -18,7 +18,7 @@ from tuplet.data.files import Files, Held, Piece
 @pytest.fixture
 def photos(tmp_path):
     folder = tmp_path / "photos"
-    for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.jfif", "cat/big/1.png"]):
+    for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.jfif", "cat/big/1.avif"]):
         picture(folder / name, number * 10)
     (folder / "bee" / "notes.txt").write_text("not an image")
     (folder / "bee" / "._1.png").write_bytes(b"what macOS leaves behind")
@@ -32,7 +32,7 @@ def test_class_folders_on_disk_and_in_tars(photos, tmp_path, form):
     assert data.class_names == ("ant", "bee", "cat/big")
     assert data.labels.tolist() == [0, 0, 1, 1, 2]
     assert [round(data.image(i).getpixel((0, 0))[0], -1) for i in range(5)] == [20, 30, 0, 10, 40]
-    assert data.path(4).endswith("cat/big/1.png")
+    assert data.path(4).endswith("cat/big/1.avif")
     assert data.splits is None
 
 
@@ -142,6 +142,13 @@ def test_links_to_folders_are_followed_but_not_round_and_round(tmp_path):
     (tmp_path / "set" / "ant" / "up").symlink_to("..")
     (tmp_path / "set" / "bee" / "beside").symlink_to("../ant")
     assert list(Files.of(tmp_path / "set")) == ["ant/1.png", "bee/1.png", "bee/beside/1.png", "cat/1.png"]
+
+
+def test_what_is_no_file_is_not_waited_for(photos):
+    os.mkfifo(photos / "bee/0.png")
+    os.symlink("nowhere", photos / "bee/gone.png")
+    names = [name for name in Files.of(photos) if name.startswith("bee")]
+    assert names == ["bee/1.png", "bee/2.JPG", "bee/gone.png", "bee/notes.txt"]
 
 
 def test_a_folder_that_may_not_be_read_is_named_and_not_passed_over(photos, monkeypatch):

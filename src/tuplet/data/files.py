@@ -124,7 +124,7 @@ def _in_folder(folder: str, below: str = "", above: frozenset[tuple[int, int]] =
                 continue
             if entry.is_dir():
                 yield from _in_folder(entry.path, f"{below}{entry.name}/", above | {here})
-            else:
+            elif entry.is_file() or entry.is_symlink():  # and not a pipe, which would be waited for
                 yield f"{below}{entry.name}", entry.path
 
 

@@ -6,7 +6,9 @@ from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
 
 #: Files with other endings are not images, and left alone.
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2")
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"),
+)
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "gallery")
 
 
