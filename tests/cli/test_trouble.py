@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from commands import SMALL, environment, refused, succeeded, tuplet, typed
 from report_runs import draw_folder
@@ -196,6 +198,26 @@ def test_data_with_unreadable_files_are_described_and_code_1(place):
     assert done.exit_code == 1
     assert "1 of 24 pictures cannot be read:" in done.output
     assert "broken/bee/3.png" in done.output
+
+
+def test_a_picture_of_too_many_pixels_is_one_line(place, tmp_path):
+    """Pillow has a limit and a warning of its own."""
+    (tmp_path / "large").mkdir()
+    for name, side in (("large", 9500), ("huge", 14_000)):
+        Image.new("1", (side, side)).save(tmp_path / f"large/{name}.png")
+        done = typed("embed", place / "run", tmp_path / f"large/{name}.png", "--out", tmp_path / "v.npz", cwd=place)
+        assert done.exit_code == 1
+        assert re.fullmatch(
+            rf"tuplet: image \S+/{name}.png cannot be read: .*[^.]; replace it or skip .*\n", done.stderr
+        )
+
+
+def test_files_that_are_taken_for_no_pictures_are_counted(place):
+    shutil.copytree(place / "photos", place / "phone")
+    for name in ("ant/1.HEIC", "ant/2.heic", "bee/clip.mov"):
+        (place / "phone" / name).touch()
+    said = succeeded(tuplet("data", "phone", cwd=place))
+    assert "files that are no pictures by their endings: 2 .heic, 1 .mov\n" in said
 
 
 def test_data_that_are_too_few_to_train_on_are_called_so(place):

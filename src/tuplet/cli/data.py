@@ -1,6 +1,7 @@
 """`tuplet data`."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +9,8 @@ import typer
 from tuplet import data as datasets
 from tuplet.cli import show
 from tuplet.data import Dataset
+from tuplet.data.files import Files
+from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.progress import track
 from tuplet.training.settings import Settings
 from tuplet.training.split import split_examples
@@ -39,6 +42,8 @@ def data(
     show.table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
     _say_of_classes(opened)
     _say_of_training(opened)
+    if Path(source).is_dir():
+        _say_of_other_files(source)
     if check and opened.images is not None:
         _check(opened)
 
@@ -70,6 +75,15 @@ def _say_of_training(data: Dataset) -> None:
     useful = int((data.labels[train].unique(return_counts=True)[1] > 1).sum())
     if useful < 2:
         print(f"training needs two classes of two examples or more, and the train split has {useful}; add examples")
+
+
+def _say_of_other_files(folder: str) -> None:
+    """What may have been meant to be a picture: the photographs of a telephone, say."""
+    others = [name for name in Files.of(folder) if not name.lower().endswith(IMAGE_ENDINGS)]
+    endings = Counter(Path(name).suffix.lower() or "without one" for name in others)
+    if endings:
+        named = [f"{count:,} {ending}" for ending, count in endings.most_common(8)]
+        print(f"files that are no pictures by their endings: {', '.join(named)}")
 
 
 def _check(data: Dataset) -> None:

@@ -32,6 +32,8 @@ def said_plainly(command: Callable[..., None]) -> Callable[..., None]:
     def plain(*arguments: Any, **options: Any) -> None:
         try:
             with warnings.catch_warnings(), _telling():
+                # Pillow's, of a picture that is refused in a sentence of its own.
+                warnings.filterwarnings("ignore", "Image size .* decompression bomb")
                 warnings.showwarning = lambda message, *_: say_typed(f"warning: {message}")
                 command(*arguments, **options)
         except KeyboardInterrupt:

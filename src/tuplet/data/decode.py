@@ -84,7 +84,7 @@ def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Ima
     except UnidentifiedImageError as error:  # whose own words name a Python object
         raise ValueError(f"image {name} cannot be read: it is of no known kind; replace it or skip it") from error
     except Exception as error:  # Pillow's decoders raise anything from SyntaxError to struct.error
-        reason = str(error).split("\n")[0] or type(error).__name__
+        reason = str(error).split("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(f"image {name} cannot be read: {reason}; replace it or skip it") from error
 
 
