@@ -209,3 +209,21 @@ def test_what_the_description_promises(app, soak):
 
             holds()
     assert {200, 404, 415, 422} <= seen
+
+
+def test_a_label_may_be_text_or_a_number_or_a_boolean(tmp_path):
+    """The page sends a label as it shows it: true, and not True."""
+    index = search.create(tmp_path / "i", dim=1)
+    labels = [True, "true", 2011, "2011", 0.5, 1e-7, "NaN", None]
+    index.add(torch.arange(8.0)[:, None], range(8), [{"label": label} for label in labels])
+    app = create_app(index)
+
+    def found(*labels, **options):
+        params = {"id": "7", "label": labels, **options}
+        return [int(hit["id"]) for hit in reversed(fetch(app, "GET", "/api/search/item", params=params).json()["hits"])]
+
+    asked = {"true": [0, 1], "2011": [2, 3], "2011.0": [2], "0.5": [4], "1e-7": [5], "0.0000001": [5], "NaN": [6]}
+    assert {label: found(label) for label in asked} == asked
+    assert found("null") == found("[" * 5000) == found('"true"') == found("9" * 5000) == []
+    assert found("true", "0.5") == [0, 1, 4]
+    assert found("2011", "0.5", where='{"label": [2011, 1]}') == [2]

@@ -138,3 +138,17 @@ def test_an_index_whose_model_is_not_there_yet_is_not_searched_with_the_one_befo
     (tmp_path / "model").rename(tmp_path / "i" / "model")
     hits = fetch(app, **ask).json()["hits"]
     assert hits == [{"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}]
+
+
+def test_labels_of_an_index_that_says_nothing_of_its_changes(tmp_path, monkeypatch):
+    """So is a Milvus: every call sees the latest state, and there is nothing to refresh."""
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
+    monkeypatch.setattr(index, "refresh", lambda: False)
+    app = create_app(index)
+    assert fetch(app, "GET", "/api/labels").json() == [{"label": "x", "count": 2}]
+    index.add(torch.ones(1, 2), ["c"], [{"label": "y"}])
+    hits = fetch(app, "POST", "/api/search/vector?label=y", json={"vector": [0.0, 0.0]}).json()["hits"]
+    assert [hit["id"] for hit in hits] == ["c"]
+    monkeypatch.setattr(service, "RECOUNT_SECONDS", -1.0)
+    assert {entry["label"] for entry in fetch(app, "GET", "/api/labels").json()} == {"x", "y"}

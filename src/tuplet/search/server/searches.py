@@ -46,7 +46,7 @@ def add_searches(app: Any, service: Service) -> None:
         vector: np.ndarray, response: Response, options: Options, embedding: str = "", leave_out: str | None = None
     ) -> Answer:
         begun = time.perf_counter()
-        where = await service.where(options.label, options.where)
+        where = service.where(options.label, options.where)
         ask = Ask(vector, options.k + (leave_out is not None), where, options.distinct)
         hits = [hit for hit in await service.searches(ask) if hit.id != leave_out]
         response.headers["server-timing"] = f"{embedding}search;dur={1000 * (time.perf_counter() - begun):.2f}"

@@ -35,6 +35,8 @@ FORMATS = tuple(
 )
 #: How old the server's view of an index that others write to may be.
 STALE_SECONDS = 1.0
+#: How old the counts of labels may be where the index, as a Milvus does, says nothing of its changes.
+RECOUNT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Service:
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decoding")
         self._photographs, self._fresh, self._refreshing = 0, time.monotonic(), threading.Lock()
         self._labels: dict[Any, int] | None = None
+        self._counted = 0.0
         self._state, self._is_lost = 0, False  # how many states of the index there were; whether it can be read
 
     @contextmanager
@@ -133,14 +136,14 @@ class Service:
     async def labels(self) -> dict[Any, int]:
         """How many items have each label."""
         await self.latest()
-        if self._labels is None:
-            state, counts = self._state, await asyncio.to_thread(self.index.counts)
+        if self._labels is None or time.monotonic() - self._counted > RECOUNT_SECONDS:
+            begun, state, counts = time.monotonic(), self._state, await asyncio.to_thread(self.index.counts)
             if state != self._state:
                 return counts
-            self._labels = counts
+            self._labels, self._counted = counts, begun
         return self._labels
 
-    async def where(self, labels: list[str], conditions: str | None) -> str:
+    def where(self, labels: list[str], conditions: str | None) -> str:
         """The conditions of a search as JSON, from labels as text and from a JSON object of metadata."""
         try:
             wanted = json.loads(conditions or "{}")
@@ -152,7 +155,7 @@ class Service:
             )
         if labels:
             also = choices(wanted["label"]) if "label" in wanted else None
-            named = [value for value in await self.labels() if str(value) in labels]
+            named = [value for label in labels for value in _readings(label)]
             wanted["label"] = [value for value in named if also is None or value in also]
         return json.dumps(wanted, sort_keys=True)
 
@@ -261,6 +264,19 @@ class Service:
 def _is_condition(value: Any) -> bool:
     choices = value if isinstance(value, list) else [value]
     return all(isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one)) for one in choices)
+
+
+def _readings(label: str) -> list[Any]:
+    """What a label that came as text may be: that text, and the number or boolean that it spells in JSON.
+
+    >>> _readings("bee"), _readings("2011")
+    (['bee'], ['2011', 2011])
+    """
+    try:
+        spelt = json.loads(label)
+    except (ValueError, RecursionError):
+        return [label]
+    return [label, spelt] if isinstance(spelt, int | float) and _is_condition(spelt) else [label]
 
 
 def _reason(error: BaseException) -> str:
