@@ -184,3 +184,54 @@ def test_folders_that_are_no_index_are_refused(tmp_path):
         Index.create(tmp_path / "j")
     with pytest.raises(ValueError, match="metric must be one of"):
         Index.create(tmp_path / "j", dim=2, metric="hamming")
+
+
+def test_vectors_of_another_width_never_reach_an_index_that_took_the_place(tmp_path):
+    Index.create(tmp_path / "i", dim=3)
+    writer = Index.open(tmp_path / "i")
+    shutil.rmtree(tmp_path / "i")
+    Index.create(tmp_path / "i", dim=2).add(torch.eye(2), ["a", "b"])
+    with pytest.raises(ValueError, match=r"i is another index than the one that was opened; call add again for it"):
+        writer.add(torch.ones(2, 3), ["c", "d"])
+    assert len(Index.open(tmp_path / "i")) == 2
+    writer.add(torch.ones(2, 2), ["c", "d"])
+    assert Index.open(tmp_path / "i").vectors(["d"]).tolist() == [[1.0, 1.0]]
+
+
+def test_what_was_kept_although_the_last_flush_failed_is_not_cut_off(tmp_path, monkeypatch):
+    """The change happens with the rename; that the name is on the disk may fail after it, among several changes."""
+    index = Index.create(tmp_path / "i", dim=1)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with index.writing():
+        index.add(torch.tensor([[1.0]]), ["1"])
+        with monkeypatch.context() as disk:
+            disk.setattr(
+                "tuplet.durable.os.replace", lambda *names: (os.rename(*names), disk.setattr(os, "fsync", full))
+            )
+            with pytest.raises(OSError, match="No space left"):
+                index.add(torch.tensor([[2.0]]), ["2"])
+        assert Index.open(tmp_path / "i").known(["1", "2"]) == {"1", "2"}
+        index.add(torch.tensor([[3.0]]), ["3"])
+    again = Index.open(tmp_path / "i")
+    assert again.vectors(["1", "2", "3"]).tolist() == [[1.0], [2.0], [3.0]]
+
+
+def test_an_index_that_takes_the_place_during_a_search_does_not_change_its_metric(tmp_path):
+    Index.create(tmp_path / "i", dim=2).add(torch.eye(2), ["a", "b"])
+    Index.create(tmp_path / "new", dim=2, metric="dot")
+    reader = Index.open(tmp_path / "i")
+
+    class Conditions(dict):
+        """Refreshes when it is looked at."""
+
+        def items(self):
+            shutil.rmtree(tmp_path / "i")
+            (tmp_path / "new").rename(tmp_path / "i")
+            reader.refresh()
+            return super().items()
+
+    found = reader.search(torch.tensor([1.0, 0.0]), where=Conditions(x=None), distinct=-0.1)
+    assert [hit.id for hit in found[0]] == ["a", "b"]

@@ -18,6 +18,7 @@ from tuplet.search.looking import query_views
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app
+from tuplet.search.server.metrics import Metrics
 
 
 def test_a_photograph_finds_what_the_index_finds(app, index, embedder):
@@ -227,3 +228,12 @@ def test_a_label_may_be_text_or_a_number_or_a_boolean(tmp_path):
     assert found("null") == found("[" * 5000) == found('"true"') == found("9" * 5000) == []
     assert found("true", "0.5") == [0, 1, 4]
     assert found("2011", "0.5", where='{"label": [2011, 1]}') == [2]
+
+
+def test_metrics_are_not_rounded():
+    metrics = Metrics()
+    for seconds in (123_456.0, 0.25):
+        metrics.observe("tuplet_request_seconds", seconds)
+    lines = metrics.text({"tuplet_vectors": (12_345_678, "Vectors in the index.")}).splitlines()
+    assert "tuplet_request_seconds_sum 123456.25" in lines
+    assert lines[-1] == "tuplet_vectors 12345678"

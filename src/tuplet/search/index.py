@@ -158,8 +158,8 @@ class Index:
         with self._writers, nullcontext() if self._writing else files.only_writer(self.folder):
             outermost, self._writing = not self._writing, True
             try:
-                if outermost:
-                    self.refresh()
+                # Within several changes too: one may have happened although its last flush failed.
+                self.refresh()
                 yield
             finally:
                 self._writing = not outermost
@@ -178,10 +178,15 @@ class Index:
         mappings that JSON can hold; filters know them by their keys, and `label` is the one that is shown. `pictures`
         are the small ones to show for vectors.
         """
+        born = self.snapshot.manifest.born
         new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
         with self.writing():
-            refuse_known(set(self.snapshot.find(new.names)))
             manifest = self.snapshot.manifest
+            if manifest.born != born:
+                raise ValueError(
+                    f"{self.folder} is another index than the one that was opened; call add again for it, or open yours"
+                )
+            refuse_known(set(self.snapshot.find(new.names)))
             lines = [_line(name, about) for name, about in zip(new.names, new.metadata, strict=True)]
             rows = np.empty(len(lines), ROW)
             rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])
@@ -230,8 +235,9 @@ class Index:
         """
         positive_integer(k, "k")
         check_conditions(where, distinct)
-        snapshot = self.snapshot
-        vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
+        snapshot = self.snapshot  # another thread may refresh
+        dim, metric = snapshot.manifest.dim, snapshot.manifest.metric
+        vectors = query_vectors(queries, dim, metric, lambda: self.embedder)
         allowed = self._columns.allowed(where, snapshot)
         available = snapshot.count if allowed is None else int(allowed.sum())
         k = min(k, available)
@@ -247,7 +253,7 @@ class Index:
             return Found(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
         if distinct is None:
             return Found(snapshot, *look(k))
-        return Found(snapshot, *distinct_results(look, k, available, snapshot.vectors, self.metric, distinct))
+        return Found(snapshot, *distinct_results(look, k, available, snapshot.vectors, metric, distinct))
 
     @property
     def approximate(self) -> Approximate | None:
@@ -276,7 +282,7 @@ class Index:
 
     def vectors(self, ids: Ids) -> np.ndarray:
         """The vectors stored under these ids, to search from."""
-        snapshot = self.snapshot  # another thread may refresh
+        snapshot = self.snapshot
         return snapshot.vectors[snapshot.rows_of(as_names(ids))]
 
     def picture(self, name: str | int) -> bytes | None:

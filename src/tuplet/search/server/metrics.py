@@ -17,7 +17,7 @@ class Histogram:
     batch_bucket{le="1"} 0
     batch_bucket{le="2"} 1
     batch_bucket{le="+Inf"} 1
-    batch_sum 2
+    batch_sum 2.0
     batch_count 1
     """
 
@@ -37,7 +37,7 @@ class Histogram:
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
             lines.append(f'{name}_bucket{{le="{"+Inf" if bound == float("inf") else f"{bound:g}"}"}} {total}')
-        return [*lines, f"{name}_sum {self.sum:g}", f"{name}_count {total}"]
+        return [*lines, f"{name}_sum {self.sum}", f"{name}_count {total}"]
 
 
 class Metrics:
@@ -65,5 +65,5 @@ class Metrics:
         for name, (histogram, about) in self.times.items():
             lines += [f"# HELP {name} {about}", f"# TYPE {name} histogram", *histogram.lines(name)]
         for name, (value, about) in gauges.items():
-            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:g}"]
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value}"]
         return "\n".join(lines) + "\n"
