@@ -295,6 +295,12 @@ def test_own_modules_need_something_to_measure_them_by():
         models.create("mlp", features=3, preprocessing={"size": 3})
 
 
+@pytest.mark.parametrize("dim", [0, 2.0, "2", True])
+def test_a_dimension_that_is_none_is_a_sentence(dim):
+    with pytest.raises(ValueError, match=f"dim is {dim!r}; it must be a positive whole number, or None for the pooled"):
+        models.create("convnet", dim=dim)
+
+
 def test_measuring_a_module_leaves_it_as_it_was():
     module = Stages()
     module.norm.eval()

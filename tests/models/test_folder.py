@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tuplet import models
+from tuplet.models import folder as storage
 
 IMAGES = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torch.manual_seed(0))
 
@@ -76,6 +78,39 @@ def test_loading_draws_no_random_numbers(tmp_path):
     torch.manual_seed(7)
     models.load(tmp_path).select("H")
     assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("convnet", {"size": np.int64(8), "dim": np.int32(3)}),
+        ("convnet", {"size": 8, "preprocessing": {"resize": np.int64(9)}}),
+        ("mlp", {"features": np.int64(4), "hidden": (np.int64(3),)}),
+    ],
+)
+def test_numbers_of_numpy_are_saved_as_numbers(name, options, tmp_path):
+    numpys, pythons = (models.create(name, **each) for each in (options, json.loads(json.dumps(options, default=int))))
+    assert numpys.config.stored() == pythons.config.stored()
+    numpys.save(tmp_path)
+    assert models.load(tmp_path).fingerprint() == numpys.fingerprint()
+
+
+def test_an_option_that_no_file_holds_is_named():
+    embedder = small()
+    embedder.config.options["norm_layer"] = nn.LayerNorm
+    with pytest.raises(TypeError, match=r"has <class '.*LayerNorm'> among its options, which no file can hold; give"):
+        embedder.fingerprint()
+
+
+@pytest.mark.parametrize("part", ["config", "preprocessing"])
+def test_what_a_later_version_states_is_named_and_not_passed_over(part, tmp_path):
+    """A new field at its default is not written, so that one that is there changes the vectors."""
+    embedder = small()
+    config = embedder.config.stored()
+    (config if part == "config" else config["preprocessing"])["whitening"] = True
+    storage.write(tmp_path, config, embedder.weights())
+    with pytest.raises(ValueError, match=r"states 'whitening' of its embedder, which tuplet .* does not know; install"):
+        models.load(tmp_path)
 
 
 def test_half_precision_stays_half(tmp_path):

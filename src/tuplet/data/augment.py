@@ -73,7 +73,7 @@ class Augment:
             raise ValueError(f"ratio is {self.ratio!r}; it must be two positive numbers in order")
         for name in ("mirror", "brightness", "contrast", "saturation", "hue", "erase"):
             value, most = getattr(self, name), 0.5 if name == "hue" else 1
-            if not (isinstance(value, Real) and 0 <= value <= most):
+            if not (isinstance(value, Real) and 0 <= float(value) <= most):
                 raise ValueError(f"{name} is {value!r}; it must be between 0 and {most}")
         if not isinstance(self.seed, Integral):
             raise ValueError(f"seed is {self.seed!r}; it must be a whole number")

@@ -51,4 +51,4 @@ def _check(name: str, options: Mapping[str, Any]) -> None:
 def timms(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:
     """A model of timm's; a name that it cannot make brings the nearest one that is built in to mind."""
     close = difflib.get_close_matches(name, ARCHITECTURES, 1) if not name.startswith("timm/") else []
-    return TimmModel(name.removeprefix("timm/"), options, pretrained, built_in=close[0] if close else None)
+    return TimmModel(name, options, pretrained, built_in=close[0] if close else None)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from tuplet.models.preprocessing import Preprocessing
@@ -73,6 +74,15 @@ def initialise(backbone: nn.Module) -> None:
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def type_of(network: nn.Module) -> torch.dtype:
+    """The type of a network's weights, of the first where they differ.
+
+    >>> type_of(nn.Linear(2, 2).half())
+    torch.float16
+    """
+    return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 @contextmanager

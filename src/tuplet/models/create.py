@@ -1,23 +1,26 @@
 """From a name or a module to an embedder, and from a folder back to one."""
 
+import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+import tuplet
 from tuplet.models import folder as storage
 from tuplet.models.architectures import ARCHITECTURES, build, timms
-from tuplet.models.backbone import Backbone
+from tuplet.models.backbone import Backbone, type_of
 from tuplet.models.embedder import Config, Embedder, Normalize, Pooling
 from tuplet.models.foreign import OwnModule, own_module
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.weights import differences, fill, find, read
 
 OWN = "own module"
+T = TypeVar("T")
 
 
 def create(
@@ -87,7 +90,8 @@ def _own(
     if isinstance(module, Backbone):
         return module
     if example is None and isinstance(preprocessing, Preprocessing):
-        example = torch.zeros(1, len(preprocessing.mean), preprocessing.size, preprocessing.size)
+        size = preprocessing.size
+        example = torch.zeros(1, len(preprocessing.mean), size, size, dtype=type_of(module))
     if example is None:
         raise ValueError(
             "a module needs preprocessing=, a whole models.Preprocessing, where it takes pictures, or example=, an "
@@ -139,8 +143,8 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
     One that was created from a module of the user's needs such a module again, since a file holds no code: `backbone`.
     """
     about, state = storage.read(folder)
-    prepared = about["preprocessing"]
-    config = Config(**{**about, "preprocessing": Preprocessing(**prepared) if prepared else None})
+    prepared = _stated(Preprocessing, about["preprocessing"], folder) if about["preprocessing"] else None
+    config = _stated(Config, {**about, "preprocessing": prepared}, folder)
     # The random start is overwritten at once: it should cost the caller's generator nothing.
     with torch.random.fork_rng(devices=[]):
         embedder = _assemble(config, _rebuilt(folder, config, backbone))
@@ -149,6 +153,17 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
         raise ValueError(f"{folder} does not fit the {config.architecture}: {found}; give what it was saved from")
     embedder.restore(state, strict=False)
     return embedder.eval()
+
+
+def _stated(kind: Callable[..., T], given: Mapping[str, Any], folder: str | os.PathLike[str]) -> T:
+    """What a folder states, unless a later version of this package wrote more than this one could follow."""
+    for name in given:
+        if name not in inspect.signature(kind).parameters:
+            raise ValueError(
+                f"{folder} states {name!r} of its embedder, which tuplet {tuplet.__version__} does not know; install a "
+                "newer one"
+            )
+    return kind(**given)
 
 
 def _rebuilt(folder: str | os.PathLike[str], config: Config, module: nn.Module | None) -> Backbone:

@@ -1,5 +1,6 @@
 """The embedder: a backbone, a head on each of its levels, and the preprocessing that belongs to its weights."""
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from torch.nn.functional import layer_norm, normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet.models import folder as storage
-from tuplet.models.backbone import LEVELS, Backbone, State, evaluating
+from tuplet.models.backbone import LEVELS, Backbone, State, evaluating, type_of
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.reading import batches
 from tuplet.progress import track
@@ -42,8 +43,11 @@ class Config:
         if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"levels is {self.levels!r}; it must be one or more of L, M and H, such as 'H' or 'LMH'")
         object.__setattr__(self, "levels", "".join(level for level in LEVELS if level in self.levels))
-        if self.dim is not None and self.dim < 1:
-            raise ValueError(f"dim is {self.dim}; it must be positive, or None for the pooled features themselves")
+        whole = isinstance(self.dim, int | np.integer) and not isinstance(self.dim, bool)
+        if self.dim is not None and not (whole and self.dim > 0):
+            raise ValueError(
+                f"dim is {self.dim!r}; it must be a positive whole number, or None for the pooled features themselves"
+            )
         if self.pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {self.pooling!r}; it must be 'mean', 'max' or 'mean+max'")
         if not isinstance(self.normalize, bool) and self.normalize != "eval":
@@ -51,8 +55,15 @@ class Config:
 
     def stored(self) -> dict[str, Any]:
         """As saved and fingerprinted: without fields at their defaults, so that a new one leaves old models alone."""
-        plain = asdict(self)
+        plain = json.loads(json.dumps(asdict(self), default=_as_python))
         return {field.name: plain[field.name] for field in fields(self) if plain[field.name] != field.default}
+
+
+def _as_python(value: Any) -> Any:
+    """A number of numpy's as one of Python's, which a file can hold."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"the backbone has {value!r} among its options, which no file can hold; give numbers and texts")
 
 
 def pool(x: Tensor, how: Pooling) -> Tensor:
@@ -100,16 +111,17 @@ class Embedder(nn.Module):
             )
         self.config = config
         self.backbone = backbone
-        widths = {level: backbone.channels[level] for level in config.levels}
+        widths, kind = {level: backbone.channels[level] for level in config.levels}, type_of(backbone)
         if config.dim is None:
             self.heads = nn.ModuleDict({level: nn.Identity() for level in widths})
             self.widths = list(widths.values())
         else:
-            self.heads = nn.ModuleDict({level: nn.Linear(width, config.dim) for level, width in widths.items()})
+            heads = {level: nn.Linear(width, config.dim, dtype=kind) for level, width in widths.items()}
+            self.heads = nn.ModuleDict(heads)
             self.widths = [config.dim] * len(widths)
         if config.preprocessing is not None:
             for name in ("mean", "std"):
-                self.register_buffer(name, self._stated(name), persistent=False)
+                self.register_buffer(name, self._stated(name).to(kind), persistent=False)
         self.frozen_batchnorm, self.frozen_stages = False, 0
 
     def _stated(self, name: str) -> Tensor:

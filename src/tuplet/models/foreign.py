@@ -1,13 +1,14 @@
 """Networks that are not written here: a module of the user's own, and any model of timm."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tuplet.data.decode import Fit
+from tuplet.durable import first_line
 from tuplet.extras import need
 from tuplet.models.backbone import LEVELS, Backbone, State, evaluating
 from tuplet.models.preprocessing import Preprocessing
@@ -33,7 +34,7 @@ class OwnModule(Backbone):
         return {level: x for level, x in by_level(self.module(images)).items() if level in levels}
 
 
-def by_level(output: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def by_level(output: Tensor | Iterable[Tensor] | Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Name what a module gave by level.
 
     >>> by_level([torch.zeros(1, 4), torch.ones(1, 8)]).keys()
@@ -44,14 +45,41 @@ def by_level(output: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> dict[s
     if isinstance(output, Mapping):
         return {level: output[level] for level in LEVELS if level in output}
     last = list(output)[-len(LEVELS) :]
-    return dict(zip(LEVELS[-len(last) :], last, strict=True))
+    return dict(zip(LEVELS[len(LEVELS) - len(last) :], last, strict=True))
 
 
 def own_module(module: nn.Module, example: Tensor) -> OwnModule:
     """Wrap a module, reading the width of its levels off what it gives for `example`."""
-    with evaluating(module), torch.no_grad():
-        maps = by_level(module(example))
+    try:
+        with evaluating(module), torch.no_grad():
+            output = module(example)
+    except Exception as error:  # whatever it is that a user's code raises
+        raise ValueError(
+            f"the module does not take {_in_words(example)} ({first_line(error)}); give the preprocessing= or example= "
+            "that it takes"
+        ) from error
+    maps = by_level(output) if isinstance(output, Iterable) else {}
+    if not maps or not all(isinstance(x, Tensor) and x.ndim in (2, 4) for x in maps.values()):
+        raise ValueError(
+            f"the module gives {_in_words(output)}; it must give a vector (N, C) or a map (N, C, h, w), several "
+            "from low to high, or a dict of them with the keys L, M and H"
+        )
     return OwnModule(module, {level: x.shape[1] for level, x in maps.items()})
+
+
+def _in_words(output: Any) -> str:
+    """What went into a module or came out of it.
+
+    >>> _in_words((torch.zeros(2, 3), {"loss": None}))
+    "(a tensor (2, 3) of torch.float32, {'loss': None})"
+    """
+    if isinstance(output, Tensor):
+        return f"a tensor {tuple(output.shape)} of {output.dtype}"
+    if isinstance(output, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_in_words(value)}' for key, value in output.items())}}}"
+    if isinstance(output, tuple | list):
+        return f"({', '.join(map(_in_words, output))})"
+    return "None" if output is None else f"a {type(output).__name__}"
 
 
 class TimmModel(Backbone):
@@ -68,7 +96,9 @@ class TimmModel(Backbone):
         if hidden := [option for option in options if option.startswith(("pretrained", "checkpoint", "cache"))]:
             raise ValueError(f"the option {hidden[0]!r} would bring weights into {name} unseen; give them as weights=")
         meant = f" (did you mean {built_in!r}?)" if built_in else ""
-        timm = need("timm", extra="timm", purpose=f"the backbone {name!r}, which is not built in{meant},")
+        aside = "" if name.startswith("timm/") else f", which is not built in{meant},"
+        timm = need("timm", extra="timm", purpose=f"the backbone {name!r}{aside}")
+        name = name.removeprefix("timm/")
         if not timm.is_model(name):
             raise ValueError(
                 f"no backbone is called {name!r}{meant}, here or in timm {timm.__version__}; see timm.list_models()"

@@ -58,6 +58,8 @@ KNOWN = {
 
 def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Known | None]:
     """The file that a known name or a path means, and what is known about it."""
+    if not isinstance(weights, str | os.PathLike):
+        raise TypeError(f"weights is {weights!r}; give a file's path or a name of models.KNOWN")
     known: Known | None = KNOWN.get(str(weights))
     if known is not None:
         path = _locate(str(weights), known)
