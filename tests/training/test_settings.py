@@ -42,6 +42,20 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"loss": "raw", "loss_options": {"mining": "semihard"}},
             "there is no mining 'semihard'; did you mean 'semi_h",
         ),
+        ({"loss": "raw", "loss_options": {"alpha": "two"}}, "alpha of RAWLoss is 'two'; it must be float"),
+        ({"loss": "histogram", "loss_options": {"bins": 1.5}}, "bins of HistogramLoss is 1.5; it must be int"),
+        ({"loss": "margin", "loss_options": {"learn_beta": "no"}}, "learn_beta of MarginLoss is 'no'; it must be bool"),
+        (
+            {"loss": "raw", "loss_options": {"mining": {"name": "valid_triplet", "epsilon": None}}},
+            "epsilon of ValidTriplet is None; it must be float",
+        ),
+        (
+            {"loss": "raw", "loss_options": {"mining": {"name": 3}}},
+            "mining is {'name': 3}; give a name, a dictionary with a name, or a whole loss as an object",
+        ),
+        ({"loss": "raw", "loss_options": None}, "loss_options is None; give a dictionary, such as {'margin': 0.4}"),
+        ({"resume": None}, "resume is None; give True to go on with a run, or False to begin again"),
+        ({"recipe": 3}, "there is no recipe 3; choose one of demo, npair"),
         ({"recipe": "rankedlist"}, "there is no recipe 'rankedlist'; did you mean 'ranked_list'?"),
         (
             {"batch_size": 15},

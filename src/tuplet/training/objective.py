@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tuplet import losses, mining
 from tuplet.losses import MemoryBank, RowLoss
-from tuplet.training.settings import Settings, nearest, shown
+from tuplet.training.settings import Settings, fits, nearest, shown
 
 #: The losses by name.
 LOSSES: dict[str, type[RowLoss]] = {
@@ -99,6 +99,8 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
         return copy.deepcopy(loss)
     if not isinstance(loss, str):
         raise TypeError(f"loss is {shown(loss)}; give a name, or a loss object of tuplet.losses")
+    if not isinstance(options, Mapping):
+        raise TypeError(f"loss_options is {options!r}; give a dictionary, such as {{'margin': 0.4}}")
     options = dict(options)
     made = _named("loss", loss, LOSSES)
     takes = inspect.signature(made).parameters
@@ -115,7 +117,7 @@ def make_loss(loss: str | RowLoss, options: Mapping[str, Any], classes: int, dim
 
 def _make_mining(rule: Any) -> mining.Mining:
     about = {"name": rule} if isinstance(rule, str) else dict(rule) if isinstance(rule, Mapping) else {}
-    if "name" not in about:
+    if not isinstance(about.get("name"), str):
         raise TypeError(f"mining is {rule!r}; give a name, a dictionary with a name, or a whole loss as an object")
     return _call(_named("mining", about.pop("name"), MINING), about)
 
@@ -130,11 +132,15 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     every = inspect.signature(made).parameters
     # One without options has those of any module: *args and **kwargs.
     takes = {name: each for name, each in every.items() if each.kind is each.POSITIONAL_OR_KEYWORD}
-    for name in options:
+    for name, value in options.items():
         if name not in takes:
             raise TypeError(
                 f"{made.__name__} has no option {name!r}; {nearest(name, takes) if takes else 'it has none'}"
             )
+        # The command line gives a text for what is no number, and a loss would only find out in its first step.
+        kind = takes[name].annotation
+        if kind in (int, float, bool) and not fits(value, kind):
+            raise TypeError(f"{name} of {made.__name__} is {value!r}; it must be {kind.__name__}")
     missing = [name for name, each in takes.items() if each.default is each.empty and name not in options]
     if missing:
         raise TypeError(f"{made.__name__} needs {' and '.join(missing)}; give them as its options")

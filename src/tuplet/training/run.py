@@ -70,6 +70,8 @@ def train(
     ['best', 'checkpoint.pt', 'evaluation.json', 'events.jsonl', 'last', 'run.json', 'vectors.safetensors']
     """
     place = named(out)
+    if not isinstance(resume, bool):  # None or 0 would wipe out the run that is there
+        raise TypeError(f"resume is {resume!r}; give True to go on with a run, or False to begin again")
     opened = data if isinstance(data, Dataset) else data_room.open(data)
     said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
     settings = resolve(recipe, {**said, **overrides}, opened)

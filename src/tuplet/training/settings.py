@@ -119,7 +119,7 @@ class Settings:
     def __post_init__(self) -> None:
         for option in describe_options():
             value = getattr(self, option.name)
-            if not _fits(value, option.hint):
+            if not fits(value, option.hint):
                 raise TypeError(f"{option.name} is {shown(value)}; it must be {option.kind}: {option.about}")
         for names, allowed, words in _LIMITS:
             for name in names.split():
@@ -232,15 +232,19 @@ def nearest(name: str, names: Iterable[str]) -> str:
     "did you mean 'ranked_list'?"
     """
     names = sorted(names)
-    close = difflib.get_close_matches(name, names, 1)
+    close = difflib.get_close_matches(str(name), names, 1)
     return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; an integer is a float too, a bool is no integer."""
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; an integer is a float too, a bool is no integer.
+
+    >>> fits(3, float), fits(True, int), fits("0.5", float | None)
+    (True, False, False)
+    """
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
+        return any(fits(value, part) for part in parts)
     if origin is Literal:
         return isinstance(value, str) and value in parts
     if hint in (int, float):
