@@ -48,6 +48,13 @@ def test_every_pair_based_loss_can_be_drawn(loss):
         assert all(-1.001 <= s <= 1.001 and 0 <= weight <= 1.001 for s, weight in pairs.points)
 
 
+def test_classes_of_one_example_are_passed_over_without_a_word(recwarn):
+    alone = torch.cat([torch.tensor([7]), torch.arange(24) // 4])
+    found = weighing(run_with("cosine_contrastive", labels=alone))
+    assert found.positive.idle == 0
+    assert not recwarn
+
+
 def test_triplets_in_threes_can_be_drawn():
     found = weighing(run_with("triplet", {"mining": "disjoint"}))
     assert found.positive.idle > 0.5

@@ -66,16 +66,18 @@ def _pairs(similarity: Tensor, weights: Tensor) -> Pairs:
 
 def _batch(loss: RowLoss, run: Run) -> list[int]:
     """The rows of a batch such as the loss is trained on."""
-    _, counts = run.labels.unique(return_counts=True)
-    classes = int((counts > 1).sum())
+    _, place, sizes = run.labels.unique(return_inverse=True, return_counts=True)
+    rows = (sizes[place] > 1).nonzero()[:, 0]
+    labels, counts = run.labels[rows], sizes[sizes > 1]
+    classes = len(counts)
     if classes < 2:
         return []
     kind = usual_sampler(loss)
     if kind == "npair":
-        sampler: sampling.base.ClassSampler = sampling.NPairSampler(run.labels, min(classes, BATCH // 2))
+        sampler: sampling.base.ClassSampler = sampling.NPairSampler(labels, min(classes, BATCH // 2))
     elif kind == "triplet":
-        sampler = sampling.TripletSampler(run.labels, min(classes, BATCH // 3))
+        sampler = sampling.TripletSampler(labels, min(classes, BATCH // 3))
     else:
-        each = min(4, int(counts[counts > 1].min()))
-        sampler = sampling.ClassBalancedSampler(run.labels, min(classes, BATCH // each), each)
-    return next(iter(sampler))
+        each = min(4, int(counts.min()))
+        sampler = sampling.ClassBalancedSampler(labels, min(classes, BATCH // each), each)
+    return rows[next(iter(sampler))].tolist()
