@@ -53,15 +53,15 @@ def refuse_another_run(then: dict[str, Any], now: dict[str, Any], folder: Path) 
     remedy = "give another folder, or resume=False to begin again"
     defaults = {option.name: option.default for option in describe_options()}
     free = FREE - {"steps"} if now["settings"]["schedule"] == "cosine" else FREE
+    for name, value in now["data"].items():  # before the settings, some of which follow from the data
+        if then["data"].get(name) != value:
+            raise ValueError(
+                f"{folder} holds a run on other data ({name} {then['data'].get(name)}, here {value}); {remedy}"
+            )
     for name, value in now["settings"].items():
         before = then["settings"].get(name, defaults[name])
         if before != value and name not in free:
             why = ", on which its cosine schedule depends" if name == "steps" else ""
             raise ValueError(f"{folder} holds a run with {name}={before!r}{why}, not {name}={value!r}; {remedy}")
-    for name, value in now["data"].items():
-        if then["data"].get(name) != value:
-            raise ValueError(
-                f"{folder} holds a run on other data ({name} {then['data'].get(name)}, here {value}); {remedy}"
-            )
     if then["model"] != now["model"]:
         raise ValueError(f"{folder} holds a run of another model, whose weights have other shapes; {remedy}")
