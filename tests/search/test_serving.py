@@ -278,3 +278,28 @@ def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
         assert not page.query_selector_all("#results b:not(.score b), .hit .label *")
         assert not trouble
         context.close()
+
+
+def test_page_suggests_a_few_of_many_classes(browser, tmp_path):
+    index = search.create(tmp_path / "i", dim=2)
+    labels = [{"label": f"{number:04d}.Blue_beetle_{number}"} for number in range(3000)]
+    index.add(torch.randn(3000, 2, generator=torch.Generator().manual_seed(0)), range(3000), labels)
+    suggested = "[...document.querySelectorAll('#labels option')].map(option => option.value)"
+    with server(tmp_path / "i") as (address, _):
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector(".hit")
+        assert "3,000 classes" in page.inner_text("#about")
+        assert page.evaluate(suggested) == [f"{number:04d}.Blue_beetle_{number}" for number in range(50)]
+        for typed in ("blue beetle 123", "BEETLE_123"):
+            page.fill("#label", typed)
+            assert page.evaluate(suggested) == [f"{n:04d}.Blue_beetle_{n}" for n in (123, *range(1230, 1240))]
+        page.fill("#label", "1234.Blue_beetle_1234")
+        until(page, "document.querySelectorAll('.hit').length === 1")
+        assert page.query_selector(".hit").get_attribute("title") == "1234"
+        page.keyboard.press("Escape")
+        page.focus("#count")
+        page.focus("#label")
+        assert len(page.evaluate(suggested)) == 50
+        context.close()
