@@ -1,10 +1,11 @@
-"""Photographs with labels behind a model, and the server's application over them."""
+"""Photographs with labels behind a model, the server's application over them, and a server in a process of its own."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from search.served import COLOURS, photograph, server
 from tuplet import models, search
 
 LABELS = ["ant", "bee", "großer Käfer"]
@@ -31,3 +32,22 @@ def app(index):
     from tuplet.search.server import create_app  # not where fastapi is missing
 
     return create_app(index)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(0)
+    index = search.create(tmp_path_factory.mktemp("served") / "i", embedder=models.create("convnet", dim=16))
+    named = [(label, number) for label in COLOURS for number in range(10)]
+    index.add(
+        [photograph(*name) for name in named],
+        [f"{label}/{number}.png" for label, number in named],
+        [{"label": label} for label, _ in named],
+    )
+    return index.folder
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with server(folder) as (address, _):
+        yield address
