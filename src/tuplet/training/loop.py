@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -53,8 +53,8 @@ class Loop:
     loss: float = math.nan
     """As it was logged last."""
 
-    def train(self) -> None:
-        """Go on until the last step, or until nothing has become better for long enough."""
+    def train(self, pressed: Callable[[], bool] = lambda: False) -> None:
+        """Go on until the last step, until nothing has become better for long enough, or until ctrl-C was `pressed`."""
         settings, progress = self.settings, self.state.progress
         stepper = Stepper(settings, self.state, self.team)
         stream, upcoming = self._batches(), None
@@ -93,6 +93,10 @@ class Loop:
                         better = self._evaluate()
                 if better or finished(progress, settings) or saves:
                     self._checkpoint(better)
+                if pressed():
+                    self._take_in(launched, but=0)
+                    self._checkpoint(best=False)
+                    raise KeyboardInterrupt
         # A run that was killed may have come farther already than it is to go now.
         if progress.evaluated < progress.step:
             with stepper.precision:

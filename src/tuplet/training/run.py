@@ -23,6 +23,7 @@ from tuplet.training.processes import Team, join
 from tuplet.training.resolve import Unsaid, resolve
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress
+from tuplet.training.stopping import postponed
 
 _USUAL_MODEL = Unsaid("resnet50")
 
@@ -110,7 +111,9 @@ def _run(data: Dataset, place: Path, settings: Settings, about: dict[str, Any], 
                 state.restore(saved, team)
             loop = Loop(settings, examples, state, folder, events, team, identity)
             try:
-                loop.train()
+                # Several processes would stop after different steps, and could not agree on what to keep.
+                with postponed(wanted=not team.many) as pressed:
+                    loop.train(pressed)
                 loop.evaluate_best()
             finally:
                 if events is not None:
