@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 #: Why a place cannot be written however much room there is.
-_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+_NEVER_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def flush(path: Path) -> None:

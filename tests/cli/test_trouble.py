@@ -248,8 +248,9 @@ def small_files(limit):
         (("train", "photos", "--out", "full", *SMALL), "full/"),
         (("report", "run"), "run/report.html"),
         (("embed", "run", "photos", "--out", "full.npz"), "full.npz"),
+        (("index", "run", "photos", "-o", "full.index"), "full.index/model"),
     ],
-    ids=["train", "report", "embed"],
+    ids=["train", "report", "embed", "index"],
 )
 def test_a_disk_that_is_full(place, words, file):
     before = (place / "run/report.html").read_bytes()

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import tuplet
+from tuplet.durable import writing
 from tuplet.models.backbone import State
 from tuplet.rights import like_any_new_file
 
@@ -37,7 +38,6 @@ def fingerprint(config: dict[str, Any], state: State) -> str:
 def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) -> None:
     """Write both files, each under another name first, so that a reader never meets a half-written one."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     # Tied weights share memory, which the format refuses; copies do not.
     state = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
     about = {
@@ -46,11 +46,18 @@ def write(folder: str | os.PathLike[str], config: dict[str, Any], state: State) 
         "fingerprint": fingerprint(config, state),
         "versions": {"tuplet": tuplet.__version__, "torch": torch.__version__},
     }
-    save_file(state, folder / f"{WEIGHTS}.part")
-    like_any_new_file(folder / f"{WEIGHTS}.part")
-    (folder / f"{CONFIG}.part").write_text(json.dumps(about, indent=2) + "\n")
-    for name in (WEIGHTS, CONFIG):
-        os.replace(folder / f"{name}.part", folder / name)
+    weights, config_file = (folder / f"{name}.part" for name in (WEIGHTS, CONFIG))
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            save_file(state, weights)
+            like_any_new_file(weights)
+            config_file.write_text(json.dumps(about, indent=2) + "\n")
+            os.replace(weights, folder / WEIGHTS)
+            os.replace(config_file, folder / CONFIG)
+        finally:
+            weights.unlink(missing_ok=True)
+            config_file.unlink(missing_ok=True)
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], State]:

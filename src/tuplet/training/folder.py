@@ -153,8 +153,7 @@ class RunFolder:
         return self.path / f"best.{step}"
 
     def _save(self, embedder: Embedder, place: Path) -> None:
-        with writing(place):
-            embedder.save(place)
+        embedder.save(place)
         for path in (*place.iterdir(), place):
             flush(path)
 
