@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from tuplet import models, search
+from tuplet.search import milvus
 
 pytest.importorskip("pymilvus", reason="Milvus needs pymilvus")
 pytest.importorskip("milvus_lite", reason="the embedded Milvus needs milvus-lite")
@@ -141,6 +142,18 @@ def test_refusals(address):
         index.add(torch.zeros(1, 2), ["x" * 2000])
     with pytest.raises(ValueError, match="the picture of 'b' has over 49,151 bytes; give a smaller one"):
         index.add(torch.zeros(2, 2), ["a", "b"], pictures=[b"", bytes(50_000)])
-    with pytest.raises(ValueError, match="is not one for Milvus"):
-        index.search(torch.zeros(2), where={"label": None})
+    for value in (None, math.nan):
+        with pytest.raises(ValueError, match=f"the filter label={value} is not one for Milvus; use text, numbers"):
+            index.search(torch.zeros(2), where={"label": value})
     assert len(index) == 0
+
+
+def test_more_results_than_milvus_gives_are_refused(address, monkeypatch):
+    monkeypatch.setattr(milvus, "MOST", 5)
+    index = search.create(f"{address}#many", dim=2)
+    index.add(torch.zeros(5, 2), range(5))
+    assert len(index.search(torch.zeros(2), 9)[0]) == 5
+    index.add(torch.zeros(1, 2), ["5"])
+    assert len(index.search(torch.zeros(2), 5)[0]) == 5
+    with pytest.raises(ValueError, match="k is 9, and Milvus gives at most 5 results; ask for no more"):
+        index.search(torch.zeros(2), 9)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,6 +185,8 @@ class MilvusIndex:
         """The k nearest of each query, as `Index.search` gives them; of equals, in Milvus's order."""
         k, width = positive_integer(k, "k"), k if distinct is None else 4 * k
         check_conditions(where, distinct)
+        if k > MOST and len(self) > MOST:
+            raise ValueError(f"k is {k}, and Milvus gives at most {MOST:,} results; ask for no more")
         vectors = query_vectors(queries, self.dim, self.metric, lambda: self.embedder)
         if not len(vectors):
             return []
@@ -287,7 +290,7 @@ def _condition(where: Where) -> str:
     for key, wanted in where.items():
         asked = choices(wanted)
         for value in asked:
-            if not isinstance(value, str | int | float):
+            if not (isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
                 raise ValueError(f"the filter {key}={value!r} is not one for Milvus; use text, numbers or booleans")
         name = json.dumps(key, ensure_ascii=False)
         terms = [f"metadata[{name}] == {json.dumps(value, ensure_ascii=False)}" for value in asked]
