@@ -27,6 +27,10 @@ def slices(world, n):
     return list(pairwise({2: [0, 7, N], 3: [0, 11, 11, N]}[world]))
 
 
+def equal_labels(labels, gallery_labels):
+    return labels[:, None] == gallery_labels
+
+
 def gradients(model, loss):
     return [parameter.grad for parameter in [*model.parameters(), *loss.parameters()]]
 
@@ -89,6 +93,12 @@ def main(rank, world, store):
     bank = losses.MemoryBank(N, DIM, dtype=torch.float64)
     bank.add(x.flip(0), labels.flip(0))
     compare("bank", *one_and_many(case, case.make, world, rank, False, {"gallery": bank}), failures)
+    # A gallery that every rank holds: of three, one has no queries to look at it with.
+    for case in (case for case in CASES if case.labels == "any"):
+        gallery = dict(zip(("gallery", "gallery_labels"), batch(case, N, seed=1), strict=True))
+        for options in ({}, {"same": equal_labels}, {"same": equal_labels, "max_per_class": 4}):
+            name = f"gallery {case.name} {sorted(options)}"
+            compare(name, *one_and_many(case, case.make, world, rank, False, gallery | options), failures)
     # A gallery that every rank holds, whose vectors are queries too, and whose lengths count once.
     case = replace(by_name["npair_mc"], labels="different")
     gallery = {"gallery": batch(case, N, seed=1)[0], "gallery_labels": torch.arange(N).flip(0)}

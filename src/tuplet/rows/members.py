@@ -34,7 +34,7 @@ def members_by_label(
         # A gallery's invalid rows come last, and the sort is stable: each class has its valid members first.
         right = left + _between(valid[order], left, right)
     count = right - left
-    largest = int(count.max()) if max_per_class is None else min(max_per_class, size)
+    largest = most_of(count) if max_per_class is None else min(max_per_class, size)
     k = torch.arange(largest - 1 if member else largest, device=order.device)
     place = left[:, None] + k
     if member:
@@ -42,6 +42,11 @@ def members_by_label(
         place = place + (k >= own[:, None])
         count = count - 1
     return Members(order[place.clamp_max(size - 1)], k < count[:, None])
+
+
+def most_of(counts: Tensor) -> int:
+    """The highest of the counts, which the host waits for; 0 of none, since one of several processes may be empty."""
+    return int(counts.max()) if len(counts) else 0
 
 
 def _between(flags: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -57,7 +62,7 @@ def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_pe
     [[1, 2]]
     """
     if max_per_class is None:
-        largest = int(torch.stack([mask.sum(1).max() for mask in blocks()]).max())
+        largest = most_of(torch.cat([mask.sum(1) for mask in blocks()]))
     else:
         largest = max_per_class - 1 if member else max_per_class
     found = []

@@ -19,7 +19,7 @@ from tuplet.rows.engine import (
     equal_labels,
     walk_rows,
 )
-from tuplet.rows.members import Members, members_by_label, members_by_mask
+from tuplet.rows.members import Members, members_by_label, members_by_mask, most_of
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
 from tuplet.rows.rules import Rule, marking, naming
@@ -237,15 +237,15 @@ class View:
         return members_by_mask(self._positives, self.member, self.max_per_class)
 
     def _positives(self) -> Iterator[Tensor]:
-        """The masks of the positives, block by block."""
-        for start in range(0, self.size, self._block_rows):
+        """The masks of the positives, block by block; one of no rows where there are no queries."""
+        for start in range(0, self.size, self._block_rows) or [0]:
             labels = self.labels[start : start + self._block_rows]
             yield block_positives(self.same, labels, self.there_labels, self.valid, self.member, start)
 
     def _largest_class(self) -> int:
         """How many are alike at most, a query among its own gallery included."""
         if self.same is not equal_labels:
-            return self.member + max(int(mask.sum(1).max()) for mask in self._positives())
+            return self.member + most_of(torch.cat([mask.sum(1) for mask in self._positives()]))
         labels = self.there_labels if self.valid is None else self.there_labels[self.valid]
         return max(labels.unique(return_counts=True)[1].tolist(), default=0)
 
