@@ -145,12 +145,10 @@ RESUMED = {k: v for k, v in EVERY.items() if k != "steps"}
 RESUMED |= {"loss": "raw", "memory": 40, "average": 0.9, "batch_size": 12, "per_class": 2, "schedule": "constant"}
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """All cases, one after the other, by two processes on this machine, as a user starts them."""
-    folder = tmp_path_factory.mktemp("two")
+def by_two(folder, code):
+    """What two processes on this machine say of their errors, started as a user starts them, and their exit code."""
     script = folder / "script.py"
-    script.write_text(CHILD)
+    script.write_text(code)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -158,7 +156,15 @@ def two(tmp_path_factory):
         script, folder, command=("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
     )
     _, errors = child.communicate(timeout=240)
-    assert child.returncode == 0, errors
+    return errors, child.returncode
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """All cases, one after the other."""
+    folder = tmp_path_factory.mktemp("two")
+    errors, code = by_two(folder, CHILD)
+    assert code == 0, errors
     return folder
 
 
@@ -193,6 +199,23 @@ def test_two_processes_go_on_bit_for_bit(two):
     """Each with its own random numbers, from which it draws its dropout."""
     for name in ("best", "last"):
         assert same(weights(two / "at once", name), weights(two / "in two", name))
+
+
+FAILING = """
+import os, sys
+from training_tools import vectors
+from tuplet import training
+rank, training.processes.WAIT = int(os.environ["RANK"]), {wait}
+training.train(vectors(), sys.argv[1], device="cpu", rate={rate})
+"""
+
+
+@pytest.mark.parametrize(("rate", "wait"), [("0", 60), ("1 - rank", 0.1)])
+def test_an_error_is_said_by_one_process(rate, wait, tmp_path):
+    """By the first where all have it, and by another where that one alone does."""
+    errors, code = by_two(tmp_path, FAILING.format(rate=rate, wait=wait))
+    assert code == 1
+    assert errors.count("rate is 0; it must be above 0") == 1
 
 
 def close(ours, theirs):

@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,8 @@ from tuplet.progress import silent
 from tuplet.rows import Ranks
 
 T = TypeVar("T")
+#: Seconds in which torchrun, which looks every tenth of one, has long ended what is left of a failed run.
+WAIT = 5.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,20 @@ class Team:
             network, device_ids=self.gpus or None, find_unused_parameters=unread
         )
         return parallel, parallel.no_sync
+
+
+@contextmanager
+def first_speaks() -> Iterator[None]:
+    """Let the first process speak of an error that all have: torchrun then ends the others, which wait for it.
+
+    A process that fails alone speaks after a while.
+    """
+    try:
+        yield
+    except Exception:
+        if int(os.environ.get("RANK", 0)):
+            time.sleep(WAIT)
+        raise
 
 
 def join(device: str | None) -> Team:

@@ -19,7 +19,7 @@ from tuplet.training.events import Events
 from tuplet.training.folder import EVALUATION, RunFolder, named
 from tuplet.training.identity import identity_of, refuse_another_run
 from tuplet.training.loop import Loop, finished
-from tuplet.training.processes import Team, join
+from tuplet.training.processes import Team, first_speaks, join
 from tuplet.training.resolve import Unsaid, resolve
 from tuplet.training.settings import Settings
 from tuplet.training.state import Progress
@@ -70,25 +70,26 @@ def train(
     >>> sorted(path.name for path in run.folder.glob("[a-z]*"))
     ['best', 'checkpoint.pt', 'evaluation.json', 'events.jsonl', 'last', 'run.json', 'vectors.safetensors']
     """
-    place = named(out)
-    if not isinstance(resume, bool):  # None or 0 would wipe out the run that is there
-        raise TypeError(f"resume is {resume!r}; give True to go on with a run, or False to begin again")
-    opened = data if isinstance(data, Dataset) else data_room.open(data)
-    said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
-    settings = resolve(recipe, {**said, **overrides}, opened)
-    about = {
-        "tuplet": tuplet.__version__,
-        "data": opened.source or repr(opened),
-        "recipe": recipe,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    team = join(settings.device)
-    # The caller's random numbers are left as they were.
-    with team.one_voice(), torch.random.fork_rng(team.gpus):
-        run = _run(opened, place, settings, about, resume, team)
-    # A process that ended while others still talk to it would leave them waiting.
-    team.meet()
-    return run
+    with first_speaks():
+        place = named(out)
+        if not isinstance(resume, bool):  # None or 0 would wipe out the run that is there
+            raise TypeError(f"resume is {resume!r}; give True to go on with a run, or False to begin again")
+        opened = data if isinstance(data, Dataset) else data_room.open(data)
+        said = {"loss": loss, "model": model, "steps": steps, "seed": seed}
+        settings = resolve(recipe, {**said, **overrides}, opened)
+        about = {
+            "tuplet": tuplet.__version__,
+            "data": opened.source or repr(opened),
+            "recipe": recipe,
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+        team = join(settings.device)
+        # The caller's random numbers are left as they were.
+        with team.one_voice(), torch.random.fork_rng(team.gpus):
+            run = _run(opened, place, settings, about, resume, team)
+        # A process that ended while others still talk to it would leave them waiting.
+        team.meet()
+        return run
 
 
 def _run(data: Dataset, place: Path, settings: Settings, about: dict[str, Any], resume: bool, team: Team) -> Run:
