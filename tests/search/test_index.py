@@ -2,6 +2,7 @@
 
 import io
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -254,3 +255,45 @@ def test_another_model_is_refused(tmp_path, embedder, photographs):
     with pytest.raises(ValueError, match="from plain vectors"):
         plain.check_model(embedder)
     assert index.embedder is embedder
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
+def test_after_a_change_only_what_is_new_is_read_for_its_lengths(tmp_path, monkeypatch, metric):
+    generator = torch.Generator().manual_seed(0)
+    vectors, queries = torch.randn(50, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    index = Index.create(tmp_path / "i", dim=4, metric=metric)
+    index.add(vectors[:30], range(30))
+    reader = Index.open(tmp_path / "i")
+    read, blocks = [0], evaluation.Vectors._blocks
+
+    def counted(members):
+        for block in blocks(members):
+            read[0] += len(block) if members.name == "the index" else 0
+            yield block
+
+    def search(index):
+        read[0] = 0
+        return index.search(queries, 50), read[0]
+
+    monkeypatch.setattr(evaluation.Vectors, "_blocks", counted)
+    assert [search(index)[1], search(index)[1], search(reader)[1]] == [30, 0, 30]
+    index.delete(range(7))
+    assert [search(index)[1]] == [0]
+    index.add(vectors[30:41], range(30, 41))
+    index.add(1e3 * vectors[41:], range(41, 50))
+    found, rows = search(index)
+    assert rows == 20
+    reader.refresh()
+    again, rows = search(reader)
+    assert rows == 20
+    fresh, rows = search(Index.open(tmp_path / "i"))
+    assert rows == 50
+    for other in (found, again):
+        assert np.array_equal(other.rows, fresh.rows)
+        assert np.array_equal(other.scores, fresh.scores)
+    shutil.rmtree(tmp_path / "i")
+    Index.create(tmp_path / "i", dim=4, metric=metric).add(5 * vectors, range(50))
+    reader.refresh()
+    replaced, rows = search(reader)
+    assert rows == 50
+    assert np.array_equal(replaced.scores, search(Index.open(tmp_path / "i"))[0].scores)

@@ -149,7 +149,7 @@ class Index:
             return False
         if manifest.born != self.snapshot.manifest.born:
             self.__dict__.pop("embedder", None)
-        self.snapshot = Snapshot(self.folder, manifest)
+        self.snapshot = Snapshot(self.folder, manifest, self.snapshot)
         return True
 
     @contextmanager
@@ -211,7 +211,7 @@ class Index:
 
     def _commit(self, manifest: files.Manifest) -> None:
         files.commit(self.folder, manifest)
-        self.snapshot = Snapshot(self.folder, manifest)
+        self.snapshot = Snapshot(self.folder, manifest, self.snapshot)
 
     def search(
         self,

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from tuplet.evaluation import Vectors
 from tuplet.search import files
@@ -27,14 +29,35 @@ def id_number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-class Snapshot:
-    """The rows that a manifest counts. Later writers only append, so it stays as it is for as long as it is held."""
+class Members(Vectors):
+    """The vectors of an index as the evaluator takes them; the lengths of those that an earlier state had are known."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, vectors: np.ndarray, before: Vectors | None = None) -> None:
+        self._before = before
+        super().__init__(vectors, "the index")
+        self._before = None  # it maps the file too
+
+    def _of_each(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+        if self._before is None:
+            return super()._of_each(function, dtype)
+        known, later = self._before.squared_norms, self.tensor[self._before.count :]
+        return torch.cat([known, Vectors(later, self.name).squared_norms]) if len(later) else known
+
+
+class Snapshot:
+    """The rows that a manifest counts. Later writers only append, so it stays as it is for as long as it is held.
+
+    What an earlier state of the same index has read, `before`, is not read again.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, before: "Snapshot | None" = None) -> None:
         self.folder, self.manifest = folder, manifest
         self.vectors = self._mapped(files.VECTORS, "<f4").reshape(-1, manifest.dim)
         self.rows = self._mapped(files.ROWS, ROW)
-        self._galleries: dict[int, Vectors] = {}
+        self._galleries: dict[int, Members] = {}
+        self._known: dict[int, Members] = {}
+        if before is not None and before.manifest.born == manifest.born:
+            self._known = before._known | before._galleries
         self._items, self._pictures = self._bytes(files.ITEMS), self._bytes(files.PICTURES)
         self.alive = np.ones(manifest.rows, dtype=bool)
         self.alive[self._mapped(files.DELETED, "<u8")] = False
@@ -47,9 +70,9 @@ class Snapshot:
         return self.manifest.rows - self.manifest.deleted
 
     def gallery(self, first: int = 0) -> Vectors:
-        """The vectors from a row on as the evaluator takes them. The first look reads them once, for their lengths."""
+        """The vectors from a row on. The first look reads those that are new once, for their lengths."""
         if first not in self._galleries:
-            self._galleries[first] = Vectors(self.vectors[first:], "the index")
+            self._galleries[first] = Members(self.vectors[first:], self._known.pop(first, None))
         return self._galleries[first]
 
     def items(self, rows: Sequence[int]) -> list[dict[str, Any]]:
