@@ -44,6 +44,15 @@ def test_files_that_cannot_be_read_stop_the_run_or_are_left_out(photos, tmp_path
     assert sorted(saved["indices"].tolist()) == [i for i in range(15, 30) if i != 22]
 
 
+def test_a_split_of_which_no_file_can_be_read_is_a_sentence(photos, tmp_path):
+    for path in photos.rglob("class [345]/*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(
+        ValueError, match=r"^none of the 15 images can be loaded, first: image .*15\.png cannot be read"
+    ):
+        training.train(photos, tmp_path / "run", **{**QUICK, **SMALL, "batch_size": 6, "unreadable": "skip"})
+
+
 def test_decoded_or_cached_the_pictures_train_the_same_weights(photos, tmp_path):
     options = {**QUICK, **SMALL, "loss": "proxy_anchor", "batch_size": 6, "cache_folder": tmp_path / "cache"}
     for name in ("decoded", "cached"):
@@ -71,6 +80,14 @@ def test_a_batch_has_two_classes_however_many_examples_of_each(tmp_path):
     with pytest.warns(UserWarning, match="fewer than 100 examples, and they come more than once"):
         training.train(vectors(), tmp_path, loss="raw", per_class=100, dim=5, steps=1)
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["batch_size"] == 200
+
+
+def test_triplets_that_are_disjoint_come_in_threes(tmp_path):
+    options = {**QUICK, "loss": "triplet", "loss_options": {"mining": "disjoint"}, "per_class": 4}
+    training.train(vectors(), tmp_path, **options)
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["sampler"] == "triplet"
+    with pytest.raises(ValueError, match="batch_size is 8 and the sampler triplet takes 3 at a time; choose"):
+        training.train(vectors(), tmp_path / "eight", **{**options, "batch_size": 8})
 
 
 def test_a_batch_of_groups_is_no_larger_than_small_classes_fill(tmp_path):

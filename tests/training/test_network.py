@@ -1,6 +1,7 @@
 """How the network of a run is trained: its precision, what of it stays, in pieces, and compiled."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -67,6 +68,31 @@ def test_batchnorm_is_frozen_by_default_where_weights_are_given():
     with pytest.warns(UserWarning, match="random weights"):
         _, decided = make_embedder(replace(known, weights=None), losses.RAWLoss(), pictures())
     assert decided.frozen_batchnorm is False
+
+
+class Two(models.Backbone):
+    """Two levels, each with BatchNorm."""
+
+    channels: ClassVar = {"M": 4, "H": 5}
+    usual = models.Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
+
+    def __init__(self):
+        super().__init__()
+        self.low = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+        self.high = torch.nn.Sequential(torch.nn.Conv2d(4, 5, 3), torch.nn.BatchNorm2d(5), torch.nn.ReLU())
+
+    def stages(self):
+        return [("M", self.low), ("H", self.high)]
+
+
+@pytest.mark.parametrize(("level", "stays"), [(None, set()), ("M", {"low"})])
+def test_layers_up_to_a_level_stay_as_they_start(level, stays, tmp_path):
+    start = models.create(Two(), dim=5)
+    options = {k: v for k, v in QUICK.items() if k != "dim"}
+    training.train(pictures(), tmp_path, model=start, frozen_to=level, rate=0.01, **options)
+    same_as_before = {name: value.equal(start.state_dict()[name]) for name, value in weights(tmp_path).items()}
+    for name, stayed in same_as_before.items():
+        assert stayed == (name.split(".")[1] in stays), name
 
 
 def test_a_backbone_from_random_weights_is_warned_of(tmp_path):

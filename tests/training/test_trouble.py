@@ -1,5 +1,6 @@
 """What goes wrong is said in one sentence: losses that are no numbers, disks that are full, folders in use."""
 
+import math
 import resource
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from training_tools import events, start, vectors
-from tuplet import losses, training
+from tuplet import losses, models, training
 from tuplet.training.events import Events
 
 QUICK = {
@@ -99,6 +100,30 @@ def test_what_the_loss_learns_can_be_thrown_out_of_range_too(tmp_path):
         with pytest.raises(FloatingPointError, match=r"step [12]: .*; the weights are not finite, so a step went"):
             training.train(vectors(), tmp_path / str(every), **{**options, "checkpoint_every": every})
         assert not (tmp_path / str(every) / "checkpoint.pt").exists()
+
+
+class Overflowing(torch.nn.Module):
+    """A network of finite weights whose output is infinite at its fourth step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.steps = torch.nn.Linear(10, 5), 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return self.layer(x) * (math.inf if self.steps == 4 else 1)
+
+
+@pytest.mark.parametrize(
+    ("precision", "cause"),
+    [("float32", "lower the rate from 0.0001"), ("float16", "as float16 overflows above 65,504: use precision='bfl")],
+)
+def test_a_network_whose_output_is_no_number_is_told_from_its_weights(precision, cause, tmp_path):
+    options = {k: v for k, v in QUICK.items() if k != "dim"}
+    network = models.create(Overflowing(), dim=None, example=torch.zeros(1, 10))
+    said = f"step 4: the loss is nan; the network's output is not finite.*{cause}"
+    with pytest.raises(FloatingPointError, match=said):
+        training.train(vectors(), tmp_path, model=network, precision=precision, **options)
 
 
 def test_float16_gives_up_where_no_scale_helps(tmp_path):
