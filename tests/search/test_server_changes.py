@@ -152,3 +152,20 @@ def test_labels_of_an_index_that_says_nothing_of_its_changes(tmp_path, monkeypat
     assert [hit["id"] for hit in hits] == ["c"]
     monkeypatch.setattr(service, "RECOUNT_SECONDS", -1.0)
     assert {entry["label"] for entry in fetch(app, "GET", "/api/labels").json()} == {"x", "y"}
+
+
+def test_a_browser_keeps_a_picture_only_while_it_is_that_of_its_id(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["a", "b"], pictures=[b"old", b"other"])
+    app = create_app(search.open(tmp_path / "i"))
+    shown = fetch(app, "GET", "/api/picture?id=a")
+    assert (shown.content, shown.headers["cache-control"]) == (b"old", "private, no-cache")
+    kept = {"if-none-match": shown.headers["etag"]}
+    same = fetch(app, "GET", "/api/picture?id=a", headers=kept)
+    assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", shown.headers["etag"])
+    assert fetch(app, "GET", "/api/picture?id=b", headers=kept).content == b"other"
+    index.delete("a")
+    assert fetch(app, "GET", "/api/picture?id=a", headers=kept).status_code == 404
+    index.add(torch.eye(2)[:1], ["a"], pictures=[b"new"])
+    assert fetch(app, "GET", "/api/picture?id=a", headers=kept).content == b"new"

@@ -1,6 +1,7 @@
 """The HTTP interface: the application, its errors, and every route but the searches."""
 
 import asyncio
+import hashlib
 from importlib.resources import files
 from typing import Any
 
@@ -74,6 +75,8 @@ def _add_errors(app: Any, fastapi: Any) -> None:
 
 def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) -> None:
     """The page, the description of the interface, health, metrics, pictures and labels."""
+    from fastapi import Request
+
     responses = fastapi.responses
 
     @app.get("/", include_in_schema=False)
@@ -106,7 +109,10 @@ def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) 
     async def labels() -> list[dict[str, Any]]:
         return [{"label": label, "count": count} for label, count in (await service.labels()).items()]
 
-    webp: dict[int | str, Any] = {200: {"description": "WebP", "content": {"image/webp": {}}}}
+    webp: dict[int | str, Any] = {
+        200: {"description": "WebP", "content": {"image/webp": {}}},
+        304: {"description": "the same as the one of this If-None-Match"},
+    }
 
     @app.get(
         "/api/picture",
@@ -114,6 +120,11 @@ def _add_pages(app: Any, fastapi: Any, service: Service, pages: dict[str, str]) 
         response_class=responses.Response,
         responses=webp | may_refuse(404, 503),
     )
-    async def picture(id: str) -> Any:
+    async def picture(id: str, request: Request) -> Any:
         content = await service.picture(id)
-        return responses.Response(content, media_type="image/webp", headers={"cache-control": "private, max-age=3600"})
+        # Another index may have the same ids, also later at the same address: browsers keep a picture, and ask.
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        headers = {"cache-control": "private, no-cache", "etag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return responses.Response(status_code=304, headers=headers)
+        return responses.Response(content, media_type="image/webp", headers=headers)
