@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -61,7 +61,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             flush(aside)
         os.replace(aside, path)
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or could never be written
+            aside.unlink()
     flush(path.parent)
 
 

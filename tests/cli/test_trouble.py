@@ -262,13 +262,9 @@ def test_a_disk_that_is_full(place, words, file):
     assert (place / "run/report.html").read_bytes() == before
 
 
-def test_a_real_file_system_that_is_full(place):
-    """The same on a file system of 64 KiB, where the kernel lets a test have one."""
-    files = " ".join(["photos"] * 40)
-    script = (
-        f"mount -t tmpfs -o size=64k none {place}/empty || exit 77; "
-        f"exec {sys.executable} -m tuplet embed run {files} --out empty/v.npz"
-    )
+def mounted(place, mount, words):
+    """What is said where the kernel lets a test mount a file system of its own."""
+    script = f"{mount} || exit 77; exec {sys.executable} -m tuplet {words}"
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", script],
         cwd=place,
@@ -279,9 +275,27 @@ def test_a_real_file_system_that_is_full(place):
     )
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no file system of its own for a test here: {done.stderr.strip()}")
-    said = refused(done)
+    return refused(done)
+
+
+def test_a_real_file_system_that_is_full(place):
+    files = " ".join(["photos"] * 40)
+    said = mounted(place, f"mount -t tmpfs -o size=64k none {place}/empty", f"embed run {files} --out empty/v.npz")
     assert "empty/v.npz could not be written" in said
     assert "No space left on device" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("report run", "run/report.html could not be written ([Errno 30] Read-only file system: "),
+        ("index run photos -o run/an.index", "run/an.index: Read-only file system; choose another folder"),
+    ],
+)
+def test_a_file_system_that_may_only_be_read(place, words, sentence):
+    said = mounted(place, "mount --bind run run && mount -o remount,bind,ro run", words)
+    assert sentence in said
+    assert said.endswith("another folder")
 
 
 def stopped_after(place, words, file):

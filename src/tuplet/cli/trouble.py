@@ -83,6 +83,7 @@ def sentence(error: BaseException) -> str:
         remedy = {
             errno.ENOSPC: "; make room or choose another folder",
             errno.EACCES: "; ask for the right to do so",
+            errno.EROFS: "; choose another folder",
             errno.EEXIST: ", and it is no folder; choose another name",
         }
         place = f"{error.filename}: " if error.filename else ""
