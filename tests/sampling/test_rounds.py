@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sampling.makers import MAKERS, every_sampler, hard, labels_of
@@ -43,6 +43,24 @@ def test_classes_come_in_rounds(name):
 @given(sizes=st.lists(st.integers(12, 36), min_size=16, max_size=40), seed=st.integers(0, 3))
 def test_an_epoch_touches_four_fifths_where_sizes_differ_threefold(make, batch_size, sizes, seed):
     assert coverage(make(labels_of(sizes), seed=seed)) >= 0.8
+
+
+@st.composite
+def shapes(draw):
+    """Sizes that differ at most threefold, two groups of the smallest, ten batches of at most a third of the classes."""
+    least = draw(st.integers(4, 16))
+    sizes = draw(st.lists(st.integers(least, 3 * least) | st.sampled_from([least, 3 * least]), min_size=3, max_size=30))
+    classes, per_class = draw(st.integers(1, len(sizes) // 3)), draw(st.integers(2, least // 2))
+    assume(sum(sizes) >= 10 * classes * per_class)
+    return labels_of(sizes), classes, per_class
+
+
+@given(shape=shapes(), seed=st.integers(0, 3))
+def test_coverage_holds_for_batches_of_a_third_of_the_classes(shape, seed):
+    labels, classes, per_class = shape
+    assert coverage(sampling.NPairSampler(labels, classes, seed)) >= 0.8
+    assert coverage(sampling.ClassBalancedSampler(labels, classes, per_class, seed)) >= 0.8
+    assert coverage(sampling.NGroupSampler(labels, classes, per_class, seed)) >= 0.8
 
 
 @every_sampler
