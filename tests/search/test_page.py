@@ -179,6 +179,10 @@ def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
         page.goto(address)
         page.wait_for_selector(".hit")
         until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no pictures
+        # Nor a model: there is no button for photographs that would do nothing.
+        assert page.is_disabled("#drop")
+        assert page.inner_text("#drop") == "This index holds vectors and no model: search from its items."
+        assert page.get_attribute("#drop", "aria-label") is None
         assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == {
             hostile, "javascript:alert(1)",
         }  # fmt: skip

@@ -26,6 +26,8 @@ CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
 #: Rows to measure with, and the most of all rows that they may be: recall is then known to about a hundredth.
 SAMPLE, SHARE = 1024, 0.1
+#: Compressed vectors have a codebook of so many at least, and each needs a vector to start from.
+FEWEST = 16
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,10 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}; choose one of them")
-    if snapshot.count < 11:
-        raise ValueError(f"the index holds {snapshot.count} vectors; search them exactly")
+    if snapshot.count < FEWEST:
+        raise ValueError(
+            f"the index holds {snapshot.count} vectors, and approximate search needs {FEWEST}; search exactly"
+        )
     faiss = _faiss()
     begun = time.monotonic()
     sample = _sample(snapshot)
