@@ -47,7 +47,7 @@ def test_an_epoch_touches_four_fifths_where_sizes_differ_threefold(make, batch_s
 
 @st.composite
 def shapes(draw):
-    """Sizes that differ at most threefold, two groups of the smallest, ten batches of at most a third of the classes."""
+    """Sizes that differ at most threefold, twice a group at least; ten batches of at most a third of the classes."""
     least = draw(st.integers(4, 16))
     sizes = draw(st.lists(st.integers(least, 3 * least) | st.sampled_from([least, 3 * least]), min_size=3, max_size=30))
     classes, per_class = draw(st.integers(1, len(sizes) // 3)), draw(st.integers(2, least // 2))
