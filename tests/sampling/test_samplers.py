@@ -224,6 +224,22 @@ def test_a_data_loader_takes_the_batches():
     assert all((batch[::2] == batch[1::2]).all() for batch in batches)
 
 
+def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
+    """Its sampler is in the next epoch when there are batches of this one to come: both numbers must be one's own."""
+    labels = labels_of([6] * 8)
+    whole, sampler = (sampling.NPairSampler(labels, pairs=4) for _ in range(2))
+    first, second = list(whole), list(whole)
+    loader = torch.utils.data.DataLoader(range(len(labels)), batch_sampler=sampler, num_workers=2)
+    ahead = []
+    for received, _ in enumerate(loader, 1):
+        ahead.append(sampler.epoch)
+        resumed = sampling.NPairSampler(labels, pairs=4)
+        resumed.load_state_dict({**sampler.state_dict(), "epoch": 0, "batch": received})
+        assert list(resumed) == first[received:]
+        assert list(resumed) == second
+    assert 1 in ahead[:-1]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -33,7 +33,8 @@ class ClassSampler(Sampler[list[int]]):
 
     **Resuming.** `state_dict()` says how far the latest iteration has come, and after `load_state_dict` the next
     iteration yields exactly what would have followed. A `DataLoader` with workers draws ahead of what it has
-    delivered: count the delivered batches yourself and load {**state, "batch": that number}.
+    delivered, to the end of an epoch and so into the next: count the epochs and their delivered batches yourself and
+    load {**state, "epoch": the one, "batch": the other}.
     """
 
     def __init__(
