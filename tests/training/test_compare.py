@@ -113,6 +113,12 @@ def test_bad_comparisons_get_one_sentence(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_one_run_would_refuse_is_refused_before_another_has_trained(tmp_path):
+    with pytest.raises(ValueError, match="batch_size is 15 and the sampler npair takes 2 at a time"):
+        training.compare(vectors(), ["raw", "npair"], [0], out=tmp_path / "all", **{**QUICK, "batch_size": 15})
+    assert not (tmp_path / "all").exists()
+
+
 def sized(classes, examples):
     return from_features(torch.zeros(examples, 1), torch.arange(examples) % classes)
 

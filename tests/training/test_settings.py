@@ -156,10 +156,28 @@ def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
     assert not list(tmp_path.glob("run/[a-z]*"))
 
 
-@pytest.mark.parametrize("wrong", [{"loss": "triplett"}, {"model": "resnet5"}, {"per_class": 1}, {"validation": 0.05}])
-def test_what_is_refused_leaves_no_folder_behind(wrong, tmp_path):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"loss": "triplett"},
+        {"model": "resnet5"},
+        {"per_class": 1},
+        {"validation": 0.05},
+        {"batch_size": 15},
+        {"batch_size": 400},
+        {"augment": {"blur": 1.0}},
+        {"augment": {"mirror": "yes"}},
+        {"loss": losses.SoftmaxLoss(2, 512)},
+        {"loss": "softmax", "memory": 10},
+        {"dim": None, "head_steps": 3},
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_refused_before_a_picture_is_read_and_leaves_no_folder_behind(wrong, tmp_path, monkeypatch):
+    monkeypatch.setattr("tuplet.training.examples.load", lambda *_, **__: pytest.fail("read"))
+    small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
     with pytest.raises((TypeError, ValueError, ImportError)):
-        training.train(vectors(), tmp_path / "run", **wrong)
+        training.train(pictures(), tmp_path / "run", **{**small, **wrong})
     assert not (tmp_path / "run").exists()
 
 

@@ -7,15 +7,17 @@ import torch
 from tuplet.data import Dataset
 from tuplet.models import Embedder
 from tuplet.training.average import Average
-from tuplet.training.examples import Examples, embed, make_examples
+from tuplet.training.examples import Examples, embed, make_augment, make_examples
 from tuplet.training.network import make_embedder
-from tuplet.training.objective import Objective, make_loss, warn_of_length
-from tuplet.training.optimizer import make_optimizer
+from tuplet.training.objective import Objective, make_loss, refuse_unsuited_loss, warn_of_length
+from tuplet.training.optimizer import learning, make_optimizer
 from tuplet.training.processes import Team
 from tuplet.training.sampler import (
     class_share,
     make_sampler,
+    refuse_unfilled_batches,
     refuse_unsuited_batches,
+    usable_sizes,
     usual_batch_size,
     usual_sampler,
 )
@@ -31,10 +33,16 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     embedder, settings = make_embedder(settings, probe, data)
     warn_of_length(probe, embedder.config.normalize)
     split = split_examples(data, settings)
+    trained = data.select(split.train)
     settings = replace(settings, sampler=settings.sampler or usual_sampler(probe), device=str(team.device))
-    if settings.batch_size is None:
-        settings = replace(settings, batch_size=usual_batch_size(settings, data.select(split.train)))
+    size = settings.batch_size or usual_batch_size(settings, trained)
+    settings = replace(settings, batch_size=size)
+    # Everything that would be refused later is refused now, since decoding pictures may take long.
     refuse_unsuited_batches(probe, settings)
+    refuse_unfilled_batches(settings, size, usable_sizes(trained))
+    refuse_unsuited_loss(probe, settings, len(trained.classes))
+    learning(settings, embedder, probe)
+    make_augment(settings, embedder.preprocessing)
     return settings, split, embedder.to(team.device)
 
 

@@ -121,14 +121,17 @@ def _refuse_labels_without_a_folder(labels: Iterable[str]) -> None:
 
 
 def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
-    """The data with their pictures decoded once, where all runs want them of one size and memory holds them."""
-    if data.images is None or isinstance(data.images, Tensor):
-        return data
+    """The data with their pictures decoded once, where all runs want them of one size and memory holds them.
+
+    What one of the runs would refuse is refused here, before another has trained for long.
+    """
     team = join(runs[0].get("device"))
     # Each run will say and draw the same again.
     with warnings.catch_warnings(), torch.random.fork_rng(team.gpus):
         warnings.simplefilter("ignore")
         decided = [decide(data, resolve(recipe, run, data), team)[0] for run in runs]
+    if data.images is None or isinstance(data.images, Tensor):
+        return data
     sizes = {settings.stored_size or settings.resize for settings in decided}
     if len(sizes) > 1:
         return data

@@ -91,7 +91,7 @@ def make_examples(
         train=replace(train, store=replace(train.store, data=train.data.dense())),
         validation=part(split.validation) if settings.validation and settings.test_on == "test" else test,
         test=test,
-        augment=None if prepared is None else _augment(prepared, settings),
+        augment=make_augment(settings, prepared),
         ks=recall_ks(data),
     )
 
@@ -104,7 +104,10 @@ def _placed(store: Store, on_device: bool | None, device: torch.device) -> Store
     return store.to(device) if on_device or size < torch.cuda.mem_get_info(device)[0] / 2 else store
 
 
-def _augment(prepared: Preprocessing, settings: Settings) -> Augment:
+def make_augment(settings: Settings, prepared: Preprocessing | None) -> Augment | None:
+    """How pictures are changed at random; None for vectors."""
+    if prepared is None:
+        return None
     known = [each.name for each in fields(Augment)]
     for name in settings.augment:
         if name not in known:

@@ -147,6 +147,21 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     return made(**options)
 
 
+def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int) -> None:
+    """Refuse a loss that knows fewer classes than are trained, and a memory for one that looks at none."""
+    name, proxies = type(loss).__name__, getattr(loss, "proxies", None)
+    # On a GPU the loss itself does not look at the labels. One that is named gets as many proxies as it needs.
+    if isinstance(settings.loss, RowLoss) and proxies is not None and len(proxies) < classes:
+        raise ValueError(
+            f"{name} has proxies for {len(proxies)} classes and {classes} are trained; "
+            f"make it with num_classes={classes}, or give its name"
+        )
+    if settings.memory and not _takes_gallery(loss):
+        raise ValueError(
+            f"memory is {settings.memory} and {name} compares its batch with no other; use memory=0, or another loss"
+        )
+
+
 class Objective(nn.Module):
     """Σ over the embedder's levels of loss(batch), and of loss(batch, gallery=memory) where there is a memory.
 
@@ -158,20 +173,8 @@ class Objective(nn.Module):
         super().__init__()
         made = [make_loss(settings.loss, settings.loss_options, classes, width) for width in widths]
         self.losses = nn.ModuleList(made)
-        proxies = getattr(made[0], "proxies", None)
-        # On a GPU the loss itself does not look at the labels.
-        if proxies is not None and len(proxies) < classes:
-            raise ValueError(
-                f"{type(made[0]).__name__} has proxies for {len(proxies)} classes and {classes} are trained; "
-                f"make it with num_classes={classes}, or give its name"
-            )
         self.banks = nn.ModuleList(MemoryBank(settings.memory, width) for width in widths if settings.memory)
         self.start, self.max_per_class = settings.memory_start, max_per_class
-        if settings.memory and not _takes_gallery(made[0]):
-            raise ValueError(
-                f"memory is {settings.memory} and {type(made[0]).__name__} compares its batch with no other; "
-                "use memory=0, or another loss"
-            )
 
     def forward(self, parts: Sequence[Tensor], labels: Tensor, step: int, ranks: bool) -> Tensor:
         """The value for the levels' embeddings of this process's share of the batch."""

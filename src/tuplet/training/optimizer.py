@@ -10,8 +10,8 @@ from tuplet.models import Embedder, param_groups
 from tuplet.training.settings import Settings
 
 
-def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser over the backbone, the new layers and whatever the loss learns, each at its rate."""
+def learning(settings: Settings, embedder: Embedder, objective: nn.Module) -> list[dict[str, Any]]:
+    """The parameters of the backbone, of the new layers and of the loss in groups, each with its rate."""
     groups = param_groups(embedder, settings.rate, settings.head_rate, settings.weight_decay)
     if learned := list(objective.parameters()):
         rate = settings.rate * settings.loss_rate
@@ -23,6 +23,12 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
             f"head_steps is {settings.head_steps} and there is no new layer, nor anything that the loss learns; "
             "leave it out, or give a dim"
         )
+    return groups
+
+
+def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser over everything that learns."""
+    groups = learning(settings, embedder, objective)
     for group in groups:
         group["start"] = group["lr"]
     # Fused: one pass over the weights, which can be called off on the device (`leave_out_if_not_finite`).
