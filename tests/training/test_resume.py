@@ -190,7 +190,7 @@ def test_a_checkpoint_of_other_settings_or_data_is_refused_in_one_sentence(tmp_p
     _, options = CASES["proxies"]()
     with pytest.raises(ValueError, match=r"holds a run on other data \(examples 72, here 60\)"):
         # Settings that were left open follow from the data, and are not what the user has changed.
-        training.train(vectors(classes=10), tmp_path, **{**options, **EVERY, "batch_size": 8})
+        training.train(vectors(classes=10), tmp_path, **{**options, **EVERY, "batch_size": 9})
     with pytest.raises(ValueError, match=r"holds a run on other data \(contents "):
         training.train(vectors(seed=1), tmp_path, **{**options, **EVERY})
     assert go("proxies", tmp_path, rate=0.5, steps=3, resume=False).metrics["step"] == 3
