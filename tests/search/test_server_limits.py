@@ -99,6 +99,11 @@ def test_limits_on_pixels_and_bytes(index):
     answer = fetch(app, "POST", "/api/search/photograph", content=saved(picture((96, 64)), "PNG"))
     assert answer.status_code == 413
     assert "96×64 pixels, over 5,000" in answer.json()["detail"]
+    answer = fetch(app, "POST", "/api/search/photograph", content=uploads()["PNG of 60,000 × 60,000"])
+    assert (answer.status_code, answer.json()["detail"]) == (
+        413,
+        "the photograph has too many pixels; send a smaller one",
+    )
     answer = fetch(app, "POST", "/api/search/photograph", content=bytes(100_001))
     assert (answer.status_code, answer.json()["detail"]) == (413, "the body has over 100,000 bytes; send a smaller one")
     assert fetch(app, "POST", "/api/search/photograph", content=saved(picture((40, 40)), "PNG")).status_code == 200

@@ -219,6 +219,8 @@ class Service:
                 width, height = image.size
         except UnidentifiedImageError:
             raise RefusalError(415, "the body is no photograph; send JPEG, PNG, WebP or the like") from None
+        except Image.DecompressionBombError:  # of so many that Pillow does not say how wide and how high
+            raise RefusalError(413, "the photograph has too many pixels; send a smaller one") from None
         except Exception as error:  # Pillow's readers of headers raise anything
             raise RefusalError(415, f"the photograph cannot be read: {_reason(error)}; send another") from None
         if width * height > self.limits.pixels:
