@@ -12,7 +12,7 @@ from losses import label_patterns as patterns
 from losses.batches import LargestTensor, batch, value_and_gradient
 from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from tuplet import losses, mining
-from tuplet.rows import View, default_block_rows, engine
+from tuplet.rows import View, default_block_rows, engine, masked_sum
 from tuplet.rows.engine import TABLE_BYTES
 from tuplet.rows.members import members_by_label, members_by_mask
 from tuplet.rows.picked import picked
@@ -215,6 +215,16 @@ class TestView:
         (gradient,) = torch.autograd.grad(value, x)
         w = (1 - torch.eye(5, dtype=torch.float64)) / 5
         torch.testing.assert_close(gradient, 2 * w @ x.detach())
+
+    def test_counts_may_be_weights_of_queries(self):
+        """Where they came to less than 1 in all, the sum was divided by 1."""
+        view, weight = View("dot", torch.randn(6, 3), torch.arange(6) // 2), torch.rand(6)
+
+        def rows(s, positive, negative, weight):
+            return weight * masked_sum(s, positive), weight
+
+        means = [view.mean(rows, own=(scale * weight,)) for scale in (1e-3, 1e3)]
+        torch.testing.assert_close(*means)
 
     def test_max_per_class_changes_nothing_but_the_look_at_the_labels(self):
         for name in ("triplet_all", "triplet_semi_hard", "smooth_triplet", "npair_all", "angular", "angular_hinge"):
