@@ -206,14 +206,15 @@ import os, sys
 from training_tools import vectors
 from tuplet import training
 rank, training.processes.WAIT = int(os.environ["RANK"]), {wait}
-training.train(vectors(), sys.argv[1], device="cpu", rate={rate})
+training.{call}, device="cpu", rate={rate})
 """
+TRAIN, COMPARE = "train(vectors(), sys.argv[1]", "compare(vectors(), ['raw'], [0], out=sys.argv[1]"
 
 
-@pytest.mark.parametrize(("rate", "wait"), [("0", 60), ("1 - rank", 0.1)])
-def test_an_error_is_said_by_one_process(rate, wait, tmp_path):
+@pytest.mark.parametrize(("call", "rate", "wait"), [(TRAIN, "0", 60), (TRAIN, "1 - rank", 0.1), (COMPARE, "0", 60)])
+def test_an_error_is_said_by_one_process(call, rate, wait, tmp_path):
     """By the first where all have it, and by another where that one alone does."""
-    errors, code = by_two(tmp_path, FAILING.format(rate=rate, wait=wait))
+    errors, code = by_two(tmp_path, FAILING.format(call=call, rate=rate, wait=wait))
     assert code == 1
     assert errors.count("rate is 0; it must be above 0") == 1
 

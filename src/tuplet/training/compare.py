@@ -16,7 +16,7 @@ from tuplet.data import Dataset
 from tuplet.training.assemble import decide
 from tuplet.training.folder import EVALUATION, RunFolder, named
 from tuplet.training.objective import LOSSES
-from tuplet.training.processes import join
+from tuplet.training.processes import first_speaks, join
 from tuplet.training.published import benchmark, published
 from tuplet.training.recipes import RECIPES, recipe_for
 from tuplet.training.resolve import resolve
@@ -26,6 +26,7 @@ from tuplet.training.settings import check_names, nearest
 _teller = logging.getLogger("tuplet")
 
 
+@first_speaks()
 def compare(
     data: str | os.PathLike[str] | Dataset,
     losses: Iterable[str] | Mapping[str, Mapping[str, Any]],
