@@ -186,16 +186,21 @@ def test_folders_that_are_no_index_are_refused(tmp_path):
         Index.create(tmp_path / "j", dim=2, metric="hamming")
 
 
-def test_vectors_of_another_width_never_reach_an_index_that_took_the_place(tmp_path):
-    Index.create(tmp_path / "i", dim=3)
-    writer = Index.open(tmp_path / "i")
+def test_a_writer_changes_no_index_that_took_the_place_of_its_own(tmp_path):
+    """Vectors of the width of the one before would have left it damaged."""
+    Index.create(tmp_path / "i", dim=3).add(torch.eye(3), ["a", "b", "c"])
+    adding, deleting = Index.open(tmp_path / "i"), Index.open(tmp_path / "i")
     shutil.rmtree(tmp_path / "i")
     Index.create(tmp_path / "i", dim=2).add(torch.eye(2), ["a", "b"])
-    with pytest.raises(ValueError, match=r"i is another index than the one that was opened; call add again for it"):
-        writer.add(torch.ones(2, 3), ["c", "d"])
-    assert len(Index.open(tmp_path / "i")) == 2
-    writer.add(torch.ones(2, 2), ["c", "d"])
-    assert Index.open(tmp_path / "i").vectors(["d"]).tolist() == [[1.0, 1.0]]
+    refused = r"i is another index than the one that was opened; call again to change it"
+    with pytest.raises(ValueError, match=refused):
+        adding.add(torch.ones(2, 3), ["c", "d"])
+    with pytest.raises(ValueError, match=refused):
+        deleting.delete("a")
+    assert Index.open(tmp_path / "i").vectors(["a", "b"]).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    adding.add(torch.ones(2, 2), ["c", "d"])
+    deleting.delete("a")
+    assert Index.open(tmp_path / "i").known(list("abcd")) == {"b", "c", "d"}
 
 
 def test_what_was_kept_although_the_last_flush_failed_is_not_cut_off(tmp_path, monkeypatch):

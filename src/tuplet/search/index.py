@@ -158,8 +158,12 @@ class Index:
         with self._writers, nullcontext() if self._writing else files.only_writer(self.folder):
             outermost, self._writing = not self._writing, True
             try:
-                # Within several changes too: one may have happened although its last flush failed.
-                self.refresh()
+                born = self.snapshot.manifest.born
+                self.refresh()  # within several changes too: one may have happened although its last flush failed
+                if self.snapshot.manifest.born != born:
+                    raise ValueError(
+                        f"{self.folder} is another index than the one that was opened; call again to change it"
+                    )
                 yield
             finally:
                 self._writing = not outermost
@@ -178,15 +182,10 @@ class Index:
         mappings that JSON can hold; filters know them by their keys, and `label` is the one that is shown. `pictures`
         are the small ones to show for vectors.
         """
-        born = self.snapshot.manifest.born
         new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
         with self.writing():
-            manifest = self.snapshot.manifest
-            if manifest.born != born:
-                raise ValueError(
-                    f"{self.folder} is another index than the one that was opened; call add again for it, or open yours"
-                )
             refuse_known(set(self.snapshot.find(new.names)))
+            manifest = self.snapshot.manifest
             lines = [_line(name, about) for name, about in zip(new.names, new.metadata, strict=True)]
             rows = np.empty(len(lines), ROW)
             rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])
