@@ -112,15 +112,16 @@ def test_a_poor_one_is_refused_with_its_number(tmp_path):
         index.build_approximate("annoy")
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
-def test_the_fewest_that_can_be_built(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "fewest"), [("hnsw", 11), ("ivf_pq", 16)])
+def test_the_fewest_that_can_be_built(tmp_path, kind, fewest):
     index = Index.create(tmp_path / "i", dim=7)
-    index.add(clustered(15, dim=7), range(15))
-    with pytest.raises(ValueError, match="the index holds 15 vectors, and approximate search needs 16; search exactly"):
+    index.add(clustered(fewest - 1, dim=7), range(fewest - 1))
+    sentence = f"the index holds {fewest - 1} vectors, and {kind} needs {fewest}; search exactly"
+    with pytest.raises(ValueError, match=sentence):
         index.build_approximate(kind, recall=0.5)
-    index.add(clustered(1, dim=7), ["15"])
+    index.add(clustered(1, dim=7), ["last"])
     index.build_approximate(kind, recall=0.0)
-    assert len(index.search(clustered(1, dim=7, seed=1), 16)[0]) == 16
+    assert len(index.search(clustered(1, dim=7, seed=1), fewest)[0]) == fewest
 
 
 def test_a_reader_keeps_the_one_before(tmp_path):

@@ -26,8 +26,8 @@ CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
 #: Rows to measure with, and the most of all rows that they may be: recall is then known to about a hundredth.
 SAMPLE, SHARE = 1024, 0.1
-#: Compressed vectors have a codebook of so many at least, and each needs a vector to start from.
-FEWEST = 16
+#: Ten to find and one to look with; a codebook of compressed vectors has 16 entries, each of which starts as a vector.
+FEWEST = {"hnsw": 11, "ivf_pq": 16}
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,8 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}; choose one of them")
-    if snapshot.count < FEWEST:
-        raise ValueError(
-            f"the index holds {snapshot.count} vectors, and approximate search needs {FEWEST}; search exactly"
-        )
+    if snapshot.count < FEWEST[kind]:
+        raise ValueError(f"the index holds {snapshot.count} vectors, and {kind} needs {FEWEST[kind]}; search exactly")
     faiss = _faiss()
     begun = time.monotonic()
     sample = _sample(snapshot)
