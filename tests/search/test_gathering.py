@@ -106,6 +106,16 @@ def test_it_goes_on_where_it_was(tmp_path, folder, embedder, monkeypatch):
     assert gather(again, photographs(folder)).added == 0
 
 
+@pytest.mark.parametrize(("name", "mode"), [("photos.tar", "w"), ("photos.tgz", "w:gz")])
+def test_the_ids_in_a_tar_are_the_names_in_it_compressed_or_linked(tmp_path, folder, name, mode):
+    with tarfile.open(tmp_path / name, mode) as tar:
+        tar.add(folder / "bee/1.png", "photos/bee/1.png")
+        link = tarfile.TarInfo("photos/bee/2.png")
+        link.type, link.linkname = tarfile.LNKTYPE, "photos/bee/1.png"
+        tar.addfile(link)
+    assert [photograph.id for photograph in photographs(tmp_path / name)] == ["photos/bee/1.png", "photos/bee/2.png"]
+
+
 def test_tars_tables_and_splits(tmp_path, folder, embedder):
     with tarfile.open(tmp_path / "photos.tar", "w") as tar:
         tar.add(folder / "ant", "photos/ant")

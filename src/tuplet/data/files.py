@@ -29,10 +29,11 @@ class Held:
     """A file that its tar has compressed, without its zeros or as a link, and that is held in memory for that."""
 
     content: bytes
+    file: str
     name: str
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.file}/{self.name}"
 
 
 Location: TypeAlias = str | Piece | Held
@@ -137,7 +138,7 @@ def _in_tar(path: Path) -> Iterator[Named]:
                 if in_place and member.isfile() and not member.issparse():
                     yield name, Piece(str(path), member.offset_data, member.size, name)
                 elif content := tar.extractfile(member):
-                    yield name, Held(content.read(), f"{path}/{name}")
+                    yield name, Held(content.read(), str(path), name)
             _check_end(tar)
     except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).split(":\n")[0]

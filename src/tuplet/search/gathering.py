@@ -12,7 +12,7 @@ from PIL import Image
 from tuplet import data
 from tuplet.data.batches import ahead
 from tuplet.data.decode import read_image
-from tuplet.data.files import Files, Location, Piece, read_bytes
+from tuplet.data.files import Files, Location, read_bytes
 from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.data.opening import TAR_ENDINGS
 from tuplet.models import Embedder
@@ -130,7 +130,7 @@ def _read(location: Location) -> Image.Image:
 
 
 def _name(location: Location, base: Path) -> str:
-    return location.name if isinstance(location, Piece) else os.path.relpath(str(location), base)
+    return os.path.relpath(location, base) if isinstance(location, str) else location.name
 
 
 def _text(name: str) -> str:
