@@ -240,3 +240,21 @@ def test_an_index_that_takes_the_place_during_a_search_does_not_change_its_metri
 
     found = reader.search(torch.tensor([1.0, 0.0]), where=Conditions(x=None), distinct=-0.1)
     assert [hit.id for hit in found[0]] == ["a", "b"]
+
+
+def test_an_index_replaced_while_it_is_opened_is_not_read_with_the_lengths_of_the_other(tmp_path, monkeypatch):
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(1, 1), ["a"])
+    Index.create(tmp_path / "new", dim=1).add(torch.ones(2, 1), ["b", "c"])
+    read = files.read_manifest
+
+    def then_replaced(folder):
+        manifest = read(folder)
+        if (tmp_path / "new").exists():
+            shutil.rmtree(tmp_path / "i")
+            (tmp_path / "new").rename(tmp_path / "i")
+        return manifest
+
+    monkeypatch.setattr(files, "read_manifest", then_replaced)
+    with pytest.raises(ValueError, match=r"i was replaced by another index while it was opened; open it again"):
+        Index.open(tmp_path / "i")
+    assert len(Index.open(tmp_path / "i")) == 2

@@ -63,6 +63,8 @@ class Snapshot:
         self.alive[self._mapped(files.DELETED, "<u8")] = False
         if not len(self.vectors) == len(self.rows) == manifest.rows:
             raise ValueError(f"{folder} is damaged: its files hold different numbers of rows; restore it from a copy")
+        if files.read_manifest(folder).born != manifest.born:
+            raise ValueError(f"{folder} was replaced by another index while it was opened; open it again")
 
     @property
     def count(self) -> int:
