@@ -159,6 +159,11 @@ def test_it_says_what_it_holds():
         (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),
         (lambda: features([2, 2]).select([0.7, 1.2]), r"indices must be integers or a mask, got torch\.float32"),
         (lambda: from_images(np.zeros((2, 0, 5), np.uint8), [0, 1]), r"got \(2, 3, 0, 5\)"),
+        (
+            lambda: from_images([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], [0, 1]),
+            "the list of 2 has members of several shapes; bring them to one shape, or keep pictures in files",
+        ),
+        (lambda: from_features([[1.0, 2.0], [3.0]], [0, 1]), "the list of 2 has members of several shapes"),
         (lambda: from_features(np.zeros((2, 0)), [0, 1]), r"got torch\.float64 \(2, 0\)"),
         (lambda: features([2, 2]).image(0), "holds feature vectors and no images"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),

@@ -252,11 +252,11 @@ def test_a_dataset_without_one_readable_picture_gets_one_sentence(photos, tmp_pa
         load(data, 24, tmp_path / "cache" if folder else None, workers=0, on_error="skip")
 
 
-@pytest.mark.parametrize("size", [0, -3])
+@pytest.mark.parametrize("size", [0, -3, 4.5])
 def test_a_size_that_is_none_gets_one_sentence(photos, size):
-    with pytest.raises(ValueError, match=f"size is {size}; it must be positive"):
+    with pytest.raises(ValueError, match=f"size is {size}; it must be a positive whole number"):
         load(tuplet_data.open(photos), size)
-    with pytest.raises(ValueError, match=f"size is {size}; it must be positive"):
+    with pytest.raises(ValueError, match=f"size is {size}; it must be a positive whole number"):
         load(from_images(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), size)
 
 

@@ -273,6 +273,23 @@ def test_weights_of_half_precision_are_not_trained(dtype, tmp_path):
         training.train(vectors(), tmp_path / "run", model=dropping().to(dtype))
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "said"),
+    [
+        (
+            vectors(dim=12),
+            torch.float32,
+            r"of 12 numbers in torch\.float32 \(mat1 and mat2 shapes cannot be mul",
+        ),
+        (vectors(), torch.float64, r"of 10 numbers in torch\.float32 \(mat1 and mat2 must have the same dtype"),
+    ],
+)
+def test_vectors_that_the_embedder_does_not_take_are_refused_at_once(source, kind, said, tmp_path):
+    with pytest.raises(ValueError, match=f"the embedder does not take the data's vectors {said}.*; give one that was"):
+        training.train(source, tmp_path / "run", model=dropping().to(kind))
+    assert not (tmp_path / "run").exists()
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path):
     """As they come out of a sweep; what is saved of them can be read again."""
     options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "rate": np.logspace(-4, -3, 2)[0]}

@@ -101,7 +101,13 @@ def _read(path: Path) -> Any:
 def _tensor(array: Array) -> Tensor:
     """The array as a tensor of no graph, copied only where torch cannot share it: steps back, another byte order."""
     if not isinstance(array, Tensor):
-        array = np.asarray(array)
+        try:
+            array = np.asarray(array)
+        except ValueError as error:
+            raise ValueError(
+                f"the list of {len(array)} has members of several shapes; bring them to one shape, or keep pictures "
+                "in files and open their folder"
+            ) from error
         if min(array.strides, default=0) < 0:
             array = array.copy()
         array = array.astype(array.dtype.newbyteorder("="), copy=False)

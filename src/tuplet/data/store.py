@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -69,8 +70,8 @@ def load(
     """
     if on_error not in ("stop", "skip"):
         raise ValueError(f"on_error is {on_error!r}; it must be 'stop' or 'skip'")
-    if size is not None and size < 1:
-        raise ValueError(f"size is {size}; it must be positive")
+    if size is not None and not (isinstance(size, int | np.integer) and size > 0):
+        raise ValueError(f"size is {size!r}; it must be a positive whole number")
     if not len(data):
         raise ValueError("the dataset has no examples to load")
     if data.features is not None:

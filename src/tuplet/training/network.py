@@ -5,13 +5,15 @@ import warnings
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet import models
 from tuplet.data import Dataset
+from tuplet.durable import first_line
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
+from tuplet.models.backbone import evaluating
 from tuplet.training.objective import usual_normalize
 from tuplet.training.settings import Settings
 
@@ -28,6 +30,8 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
             _refuse_other_data("mlp", data, pictures=False)
         embedder = _named(settings.model, settings, loss, data)
     _refuse_other_data(embedder.config.architecture, data, pictures=embedder.preprocessing is not None)
+    if data.features is not None:
+        _refuse_other_vectors(embedder, data.features[:1])
     frozen = settings.weights is not None if settings.frozen_batchnorm is None else settings.frozen_batchnorm
     if frozen:
         embedder.freeze_batchnorm(affine=frozen is True)
@@ -102,6 +106,17 @@ def _refuse_other_data(model: str, data: Dataset, pictures: bool) -> None:
             f"{model} takes {takes} and the data are {has}; choose another model, such as "
             f"{'mlp' if pictures else 'resnet50'}"
         )
+
+
+def _refuse_other_vectors(embedder: Embedder, example: Tensor) -> None:
+    try:
+        with evaluating(embedder), torch.no_grad():
+            embedder(example.to(embedder.device))
+    except RuntimeError as error:  # torch's, about shapes and types
+        raise ValueError(
+            f"the embedder does not take the data's vectors of {example.shape[1]} numbers in {example.dtype} "
+            f"({first_line(error)}); give one that was made for such"
+        ) from error
 
 
 def _learns_statistics(network: nn.Module) -> bool:
