@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from losses.batches import batch, value_and_gradient
+from losses.cases import CASES, DIM
 from tuplet import losses
 
 
@@ -61,6 +63,18 @@ def test_a_reloaded_bank_goes_on_bit_for_bit():
         again.add(x, y)
     for ours, theirs in zip(bank.buffers(), again.buffers(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
+@pytest.mark.parametrize("size", [9, 700])
+def test_a_batch_may_be_added_before_the_gradient_comes_back(case, size):
+    """The gradient was refused, as of a tensor that had been written to; losses that look twice read the new rows."""
+    (x, y), bank = batch(case, dtype=torch.float32), losses.MemoryBank(size, DIM)
+    bank.add(*batch(case, dtype=torch.float32, seed=1))
+    _, gradient = value_and_gradient(case.make(), x, y, gallery=bank)
+    value = case.make()(x.requires_grad_(), y, gallery=bank)
+    bank.add(x, y)
+    assert torch.equal(torch.autograd.grad(value, x)[0], gradient)
 
 
 def test_no_gradient_flows_into_the_bank():

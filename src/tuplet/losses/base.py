@@ -248,8 +248,9 @@ def _checked_gallery(
     if isinstance(gallery, MemoryBank):
         if labels is not None:
             raise ValueError("gallery_labels were given beside a memory bank, which has its own; leave them out")
-        labels, valid = gallery.labels, gallery.valid()
-        gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype))
+        # Copies, since the next batch may be added before the gradient comes back.
+        labels, valid = gallery.labels.clone(), gallery.valid()
+        gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype), copy=True)
     if labels is None:
         raise ValueError("gallery_labels are missing for the given gallery; pass one label for each of its vectors")
     checks.check_vectors(gallery, "gallery")

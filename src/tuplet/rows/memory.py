@@ -11,7 +11,8 @@ class MemoryBank(nn.Module):
 
     A ring: new rows replace the oldest. Vectors, labels, position and fill are buffers, so a reloaded bank goes on
     exactly where the saved one stopped. Rows that were never filled are neither positives nor negatives. The bank is
-    constant: no gradient flows into it. (Cross-batch memory: Wang et al., CVPR 2020.)
+    constant: no gradient flows into it, and a loss that looked at it may be differentiated after the next `add`.
+    (Cross-batch memory: Wang et al., CVPR 2020.)
 
     >>> bank = MemoryBank(size=4, dim=2)
     >>> bank.add(torch.ones(3, 2), torch.tensor([5, 5, 7]))
