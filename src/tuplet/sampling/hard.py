@@ -14,11 +14,11 @@ from tuplet.sampling.samplers import NPairSampler
 class HardClassSampler(NPairSampler):
     """N-pair batches of classes that the model confuses, chosen greedily.
 
-    For each batch: (1) embed `per_class` random examples of `candidates` classes; (2) start with one of them at random
-    and add, until there are `pairs`, the class with the most violated triplet against the classes chosen so far,
-    ties at random; (3) draw two examples of each. With one example a class the violation of two classes is
-    f·g; with more it is max f_a·g − f_a·f_p over anchors a, positives p ≠ a and the other class's examples g, in
-    both directions.
+    For each batch: (1) embed `per_class` random examples of `candidates` classes, or as many as the smallest of them
+    has; (2) start with one of them at random and add, until there are `pairs`, the class with the most violated triplet
+    against the classes chosen so far, ties at random; (3) draw two examples of each. With one example a class the
+    violation of two classes is f·g; with more it is max f_a·g − f_a·f_p over anchors a, positives p ≠ a and the other
+    class's examples g, in both directions.
 
     The candidates are those classes whose turn in the shuffled round is still to come, so mining chooses which classes
     meet in a batch, not how often a class is seen. Classes that must come next (the fewer than `pairs` that remain
