@@ -116,7 +116,7 @@ def first_speaks() -> Iterator[None]:
     try:
         yield
     except Exception:
-        if int(os.environ.get("RANK", 0)):
+        if os.environ.get("RANK", "0") != "0":
             time.sleep(WAIT)
         raise
 
