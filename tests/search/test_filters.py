@@ -71,6 +71,8 @@ def test_conditions_that_cannot_be_are_named(tmp_path):
         index.search(torch.zeros(1), where={"year": object()})
     with pytest.raises(TypeError, match=r"where is 'year'; it must be a mapping, such as \{'label': 'bee'\}"):
         index.search(torch.zeros(1), where="year")
+    with pytest.raises(TypeError, match=r"where has the key 2011; keys are text: '2011'"):
+        index.search(torch.zeros(1), where={2011: "year"})
     for distinct in (math.nan, "most"):
         with pytest.raises(ValueError, match=rf"distinct is {distinct!r}; it must be a number"):
             index.search(torch.zeros(1), distinct=distinct)

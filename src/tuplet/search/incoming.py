@@ -157,6 +157,9 @@ def check_conditions(where: Any, distinct: Any) -> None:
     """Refuse a filter that is none, and a score that is no number."""
     if not isinstance(where, Mapping | None):
         raise TypeError(f"where is {where!r}; it must be a mapping, such as {{'label': 'bee'}}")
+    for key in where or ():
+        if not isinstance(key, str):  # JSON makes text of the keys of metadata
+            raise TypeError(f"where has the key {key!r}; keys are text: {str(key)!r}")
     if distinct is not None and (not isinstance(distinct, Real) or math.isnan(distinct)):
         raise ValueError(f"distinct is {distinct!r}; it must be a number, the score of near-duplicates")
 
