@@ -28,6 +28,13 @@ def test_truth_values_are_no_labels(use, labels):
 
 
 @every_room
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_tensors_of_other_numbers_are_none_either(use, kind):
+    with pytest.raises(TypeError, match=rf"labels must be integers.*, got {str(kind)[6:]}; .*return_inverse=True"):
+        use(MASK.to(kind))
+
+
+@every_room
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 def test_integers_of_all_widths_are(use, kind):
     use(MASK.numpy().astype(kind))

@@ -1,5 +1,7 @@
 """The k nearest against sorted lists: order, ties, copies, blocks, spare candidates, mapped files."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -176,3 +178,23 @@ def test_tiles_that_hold_few_better_members_are_looked_at_in_groups(monkeypatch,
     assert torch.equal(ev.nearest(queries, gallery, k=9).indices, distances.argsort(1)[:, :9])
     hidden = distances.masked_fill(~among, torch.inf)
     assert torch.equal(ev.nearest(queries, gallery, k=9, among=among).indices, hidden.argsort(1)[:, :9])
+
+
+@pytest.mark.parametrize("metric", scores.METRICS)
+@pytest.mark.parametrize("lengths", [(1, 1), (1e-10, 1e10), (1e-44, 2e-44), (1e-18, 1e18)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_query_alone_finds_what_it_finds_among_others(metric, lengths, kind):
+    """Whichever way the table is made: for one query or several, from members of ordinary lengths and of others."""
+    generator = torch.Generator().manual_seed(0)
+    gallery = torch.randn(300, 24, generator=generator, dtype=kind).repeat(2, 1)
+    ends = [math.log10(length) for length in lengths]
+    gallery = (gallery.double() * torch.logspace(*ends, 600, dtype=torch.float64)[:, None]).to(kind)
+    gallery[7] = 0
+    queries = gallery[::20] + gallery[1::20]
+    several = ev.nearest(queries, gallery, 20, metric=metric)
+    for place, query in enumerate(queries):
+        alone = ev.nearest(query[None], gallery, 20, metric=metric)
+        assert torch.equal(alone.indices[0], several.indices[place])
+        assert torch.equal(alone.scores[0], several.scores[place])
+        exact = scores.direct(query.double().expand(600, -1), gallery.double(), metric)
+        assert torch.equal(alone.scores[0], scores.similarity(exact, metric).sort(descending=True).values[:20])

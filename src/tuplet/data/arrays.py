@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tuplet.data.dataset import Dataset
+from tuplet.labels import label_array
 
 Array = np.ndarray | Tensor
 #: Numbers, which `class_names` may name, or names.
@@ -116,26 +117,10 @@ def _tensor(array: Array) -> Tensor:
 
 def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
-    if isinstance(labels, Tensor) and labels.is_floating_point():  # bfloat16 among them, which numpy has not
-        raise _no_labels(labels.dtype)
-    array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.dtype.kind in "UO":
-        each = np.asarray(labels, dtype=object)  # numpy would write what else stands among names as text
-        others = [label for label in each.flat if not isinstance(label, str)]
-        if 0 < len(others) < each.size:
-            raise TypeError(f"labels must be integers or names, got {others[0]!r} among names; name every class")
-        array = each if others else each.astype(str)
-    if array.dtype.kind not in "iuU":
-        raise _no_labels(array.dtype)
+    array = label_array(labels, names=True)
     if class_names is not None:
         if array.dtype.kind == "U":
             raise TypeError("labels are names already; leave class_names out, or number the classes")
         return torch.from_numpy(array.astype(np.int64)), tuple(class_names)
     values, numbers = np.unique(array, return_inverse=True)
     return torch.from_numpy(numbers), tuple(map(str, values.tolist()))
-
-
-def _no_labels(kind: Any) -> TypeError:
-    return TypeError(
-        f"labels must be integers or names, got {kind}; number the classes with np.unique(…, return_inverse=True)"
-    )

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tuplet.labels import label_array
+
 # Elements of one block of vectors, at most: 32 MiB in float64. It depends on the kind of device alone, since block
 # sizes decide rounding.
 BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -44,7 +46,7 @@ class Vectors:
         self.count, self.dim = self.tensor.shape
         self.device = self.tensor.device if device is None else _resolved(device)
         self.dtype = torch.float64 if self.tensor.dtype == torch.float64 else torch.float32
-        self.squared_norms = self._of_each(lambda block: block.square().sum(1), torch.float64)
+        self.squared_norms = self._squares()
         # Distances come to (2·|x|)², and to as much again in sums on the way there.
         usable = (8 * self.squared_norms).isfinite()
         if not usable.all():
@@ -59,13 +61,26 @@ class Vectors:
 
     def unit_rows(self, which: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """The same rows at length 1; a zero vector stays zero."""
-        lengths = self.squared_norms[which, None].sqrt()
-        return (self.rows(which, torch.float64) / torch.where(lengths > 0, lengths, 1.0)).to(dtype)
+        return (self.rows(which, torch.float64) / self.divisors(which)[:, None]).to(dtype)
+
+    def divisors(self, which: slice | Tensor) -> Tensor:
+        """What brings these rows to length 1: their lengths, and 1 for zero vectors."""
+        lengths = self.squared_norms[which].sqrt()
+        return torch.where(lengths > 0, lengths, 1.0)
 
     @cached_property
     def longest_square(self) -> float:
         """The largest squared length of a row."""
         return float(self.squared_norms.max())
+
+    @cached_property
+    def is_moderate(self) -> bool:
+        """Whether a float32 product of these rows with unit ones neither overflows nor loses anything at its small end.
+
+        Products that are too small are off by 10⁻³⁸, which is nothing beside a row's length of 10⁻¹⁵.
+        """
+        lengths = self.squared_norms[self.squared_norms > 0].sqrt()
+        return bool(((lengths > 1e-15) & (lengths < 1e15)).all())
 
     @property
     def max_norm(self) -> float:
@@ -92,6 +107,10 @@ class Vectors:
         """Whether every element is a whole multiple of `step`, a power of two."""
         scaled = (block / step for block in self._blocks())
         return all(torch.equal(block, block.round()) for block in scaled)
+
+    def _squares(self) -> Tensor:
+        """The squared length of each row."""
+        return self._of_each(lambda block: block.square().sum(1), torch.float64)
 
     def _of_each(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         """A number of each row, by a function of blocks. One tensor takes them all: small ones fragment the memory."""
@@ -162,11 +181,7 @@ def as_labels(labels: Any, count: int, name: str = "labels") -> Tensor:
     >>> as_labels([2**53, 2**53 + 1], 2)
     tensor([9007199254740992, 9007199254740993])
     """
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"{name} must be integers, got {array.dtype}; number the classes with np.unique(…, return_inverse=True)"
-        )
+    array = label_array(labels, name)
     if array.shape != (count,):
         raise ValueError(
             f"{name} must have shape ({count},), one for each row, got {array.shape}; give one integer each"

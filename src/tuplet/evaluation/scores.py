@@ -142,8 +142,12 @@ class Scores:
         q·g + (c − |g|²)/2 for `euclidean`, which is half of |q|² + c − |q − g|², with the largest |g|² as c: where all
         are of one length, little is added. q·g for the others, of unit vectors for `cosine`.
         """
-        members = self._prepared(self.gallery, columns)
+        # A few queries: dividing their scores by the members' lengths is less than dividing the members.
+        divides = self.metric == "cosine" and len(block) < self.gallery.dim and self.gallery.is_moderate
+        members = self.gallery.rows(columns, self.dtype) if divides else self._prepared(self.gallery, columns)
         with full_precision(self.device):
+            if divides:
+                return (block @ members.T).div_(self.gallery.divisors(columns).to(self.dtype))
             if self.metric != "euclidean":
                 return block @ members.T
             shorter = self.gallery.longest_square - self.gallery.squared_norms[columns]

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from tuplet.labels import label_array
+
 Labels = Sequence[int] | np.ndarray | torch.Tensor
 Group = list[int]
 
@@ -120,14 +122,10 @@ class ClassSampler(Sampler[list[int]]):
 
 
 def _integers(labels: Labels) -> np.ndarray:
-    array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
-    if array.ndim != 1 or not len(array):
-        raise ValueError(f"labels must be a list of at least one integer, got shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"labels must be integers, got {array.dtype}; number the classes with np.unique(…, return_inverse=True)"
-        )
-    return array
+    shape = np.shape(labels)
+    if len(shape) != 1 or not shape[0]:
+        raise ValueError(f"labels must be a list of at least one integer, got shape {tuple(shape)}")
+    return label_array(labels)
 
 
 def at_least(name: str, value: int, least: int) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ class Members(Vectors):
         super().__init__(vectors, "the index")
         self._before = None  # it maps the file too
 
-    def _of_each(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+    def _squares(self) -> Tensor:
         if self._before is None:
-            return super()._of_each(function, dtype)
+            return super()._squares()
         known, later = self._before.squared_norms, self.tensor[self._before.count :]
         return torch.cat([known, Vectors(later, self.name).squared_norms]) if len(later) else known
 
