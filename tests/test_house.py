@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "tuplet"
-TOOLS = ["extras", "progress", "counter", "durable", "rights", "shown"]
+TOOLS = ["extras", "progress", "counter", "durable", "rights", "shown", "labels"]
 ROOMS = [
     *TOOLS,
     *["data", "sampling", "models", "rows", "mining", "losses"],

@@ -100,7 +100,7 @@ def test_embedding_may_skip_what_cannot_be_read(place):
     draw_folder(place / "cut", NAMES[:1])
     (place / "cut/ant/2.png").write_bytes(b"cut")
     done = typed("embed", "run", "cut", "--out", "cut.npy", cwd=place)
-    assert (done.exit_code, done.stderr.split("; ")[-1]) == (1, "replace it or skip it with --unreadable skip\n")
+    assert (done.exit_code, done.stderr.split("; ")[-1]) == (1, "replace it or leave it out with --unreadable skip\n")
     done = typed("embed", "run", "cut", "--out", "cut.npy", "--unreadable", "skip", cwd=place)
     assert (done.exit_code, done.stdout) == (0, "cut.npy: 5 vectors of 8 numbers, 1 unreadable\n")
     assert "image cut/ant/2.png cannot be read" in done.stderr

@@ -29,7 +29,7 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
     """The batches that a sampler's lists of indices name, on the device, without waiting for it.
 
     A store on the device is indexed there. One in the host's memory is read by a thread one batch ahead; the sampler is
-    then one batch ahead of the training too, and its state is {**sampler.state_dict(), "batch": batches received}.
+    then one batch ahead of the training too, perhaps in the next epoch: see how samplers are resumed.
 
     >>> from tuplet.data import from_features, load
     >>> store = load(from_features(torch.eye(4), [0, 0, 1, 1]))

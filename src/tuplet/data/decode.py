@@ -61,7 +61,7 @@ def _opened(path: Path, name: str) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise type(error)(f"image {name} cannot be read: {error.strerror}; replace it or skip it") from error
+        raise type(error)(f"image {name} cannot be read: {error.strerror}; replace it or leave it out") from error
 
 
 def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Image.Image:
@@ -82,10 +82,10 @@ def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Ima
         rgb = _to_rgb(image)
         return rgb if upright is None else rgb.transpose(upright)
     except UnidentifiedImageError as error:  # whose own words name a Python object
-        raise ValueError(f"image {name} cannot be read: it is of no known kind; replace it or skip it") from error
+        raise ValueError(f"image {name} cannot be read: it is of no known kind; replace it or leave it out") from error
     except Exception as error:  # Pillow's decoders raise anything from SyntaxError to struct.error
         reason = str(error).split("\n")[0].rstrip(".") or type(error).__name__
-        raise ValueError(f"image {name} cannot be read: {reason}; replace it or skip it") from error
+        raise ValueError(f"image {name} cannot be read: {reason}; replace it or leave it out") from error
 
 
 def _orientation(image: Image.Image) -> int:

@@ -79,7 +79,7 @@ def make_examples(
         try:
             store = load(data.select(places), size, settings.cache_folder, on_error=settings.unreadable)
         except (ValueError, OSError) as error:
-            if str(error).endswith("skip it"):
+            if str(error).endswith("leave it out"):
                 raise type(error)(f"{error} with unreadable='skip'") from error
             raise
         readable = [i not in store.skipped for i in range(len(places))]
