@@ -206,7 +206,7 @@ def test_large_jpegs_may_be_decoded_smaller_but_not_too_small():
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^image .*nothing\.jpg cannot be read: No such file or directory; "):
         read_image(tmp_path / "nothing.jpg")
-    with pytest.raises(IsADirectoryError, match=r"^image .* cannot be read: Is a directory; replace it or leave it out$"):
+    with pytest.raises(IsADirectoryError, match=r"^image .* cannot be read: Is a directory; replace it or "):
         read_image(tmp_path)
 
 
@@ -299,5 +299,5 @@ def test_bad_requests_get_one_sentence():
 def test_what_is_no_picture_is_named_without_python_objects(tmp_path):
     path = tmp_path / "notes.jpg"
     path.write_text("not a picture")
-    with pytest.raises(ValueError, match=r"notes\.jpg cannot be read: it is of no known kind; replace it or leave it out$"):
+    with pytest.raises(ValueError, match=r"notes\.jpg cannot be read: it is of no known kind; replace it or "):
         read_image(path)
