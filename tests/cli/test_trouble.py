@@ -208,7 +208,7 @@ def test_a_picture_of_too_many_pixels_is_one_line(place, tmp_path):
         done = typed("embed", place / "run", tmp_path / f"large/{name}.png", "--out", tmp_path / "v.npz", cwd=place)
         assert done.exit_code == 1
         assert re.fullmatch(
-            rf"tuplet: image \S+/{name}.png cannot be read: .*[^.]; replace it or skip .*\n", done.stderr
+            rf"tuplet: image \S+/{name}.png cannot be read: .*[^.]; replace it or leave it out .*\n", done.stderr
         )
 
 
