@@ -339,4 +339,4 @@ def _reduced(reduce: Reduce, out: Any) -> Any:
 
 def ratio(total: Tensor, count: Tensor) -> Tensor:
     """total / count, exactly 0 with a zero gradient when nothing counts."""
-    return total / torch.where(count == 0, 1, count).to(total.dtype)
+    return total / (count + (count == 0)).to(total.dtype)
