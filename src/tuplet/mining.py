@@ -43,7 +43,7 @@ class Mining(Shown):
 
 
 class ValidTriplet(Mining):
-    """Valid triplet based hard mining (VTHM). (Unified view 2019, section 5.1).
+    """Valid triplet based hard mining, VTHM (Unified view 2019, section 5.1).
 
     Negative j is kept when s_ij > min_P s − ε, positive j when s_ij < max_N s + ε: just those that some triplet with
     margin ε would use. A query without negatives keeps no positives, and the other way round.

@@ -75,7 +75,7 @@ class RowLoss(Shown):
         check_finite: bool = False,
         check_labels: bool = False,
     ) -> Tensor:
-        """The loss of a batch.
+        """The loss of a batch, a scalar; what does not fit is a ValueError or a TypeError that names the remedy.
 
         Args:
             embeddings: the queries, (N, d), of any float type; as they are, never normalised here.
@@ -86,7 +86,7 @@ class RowLoss(Shown):
                 each process's queries look at its own, and the value is that of all queries.
             same: function of a block of query labels and of the gallery labels that gives the boolean table (R, M) of
                 who is alike; the labels may then have any shape and type with a row for each vector.
-            block_rows: how many queries to work on at once; a documented budget decides where left out.
+            block_rows: how many queries to work on at once; where left out, `tuplet.rows.default_block_rows` decides.
             max_per_class: the size of the largest class, which losses of positive pairs and triplets otherwise read
                 from the labels at the cost of one synchronisation; other losses have no use for it.
             check_finite: refuse NaN and infinite embeddings.

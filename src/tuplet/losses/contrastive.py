@@ -41,8 +41,8 @@ class ContrastiveLoss(RowLoss):
 class CosineContrastiveLoss(RowLoss):
     """Σ_N [x_i·x_j − λ]₊ − Σ_P x_i·x_j for each query i.
 
-    The mean over all queries (Unified view 2019, equation 5). With `mining`, the chosen pairs weigh the same and the
-    threshold is gone: Σ_N̂ x_i·x_j − Σ_P̂ x_i·x_j, that paper's row "VTHM".
+    The mean over all queries (Unified view 2019, equation 5); λ is `threshold`. With `mining`, the chosen
+    pairs weigh the same and the threshold is gone: Σ_N̂ x_i·x_j − Σ_P̂ x_i·x_j, that paper's row "VTHM".
 
     Inputs: unit vectors.
 

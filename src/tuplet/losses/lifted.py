@@ -61,7 +61,7 @@ class LiftedStructureLoss(RowLoss):
 class GeneralizedLiftedLoss(RowLoss):
     """[ log Σ_P e^{−s} + log Σ_N e^{λ + s} ]₊ for each query, s the dot product.
 
-    The mean over the queries that have positives and negatives (Unified view 2019, equation 9).
+    The mean over the queries that have positives and negatives (Unified view 2019, equation 9). λ is `margin`.
 
     Inputs: unit vectors.
 

@@ -116,10 +116,10 @@ def _present(view: View) -> Tensor:
 
 
 class ProxyAnchorLoss(RowLoss):
-    """The proxies, made unit, are the queries, and the batch is their gallery.
+    """log[1 + Σ_P e^{−α(s − δ)}] + log[1 + Σ_N e^{α(s + δ)}] for each proxy, s the dot product.
 
-    The mean over the classes in the batch of log[1 + Σ_P e^{−α(s − δ)}], plus the mean over all classes of
-    log[1 + Σ_N e^{α(s + δ)}], with s the dot product.
+    The proxies, made unit, are the queries, and the batch is their gallery. The first term is the mean over the classes
+    in the batch, the second over all classes. δ is `margin`.
 
     Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` (num_classes, dim) is a parameter: give
     `loss.parameters()` to the optimiser, usually with a rate a hundred times the model's.

@@ -12,6 +12,7 @@ class BinomialDevianceLoss(RowLoss):
     """1/|P| Σ_P log[1 + e^{α(λ − s)}] + 1/|N| Σ_N log[1 + e^{β(s − λ)}] for each query.
 
     The mean over all queries; an empty set, mined or not, contributes 0 (Unified view 2019, equation 12, there a sum).
+    λ is `threshold`.
 
     Inputs: unit vectors. `mining=ValidTriplet()` is that paper's Binomial+VTHM.
 
@@ -41,8 +42,9 @@ class BinomialDevianceLoss(RowLoss):
 class RAWLoss(RowLoss):
     """(1/α) log[1 + Σ_P e^{−α(s − λ)}] + (1/β) log[1 + Σ_N e^{β(s − λ)}] for each query.
 
-    The mean over all queries (Unified view 2019, equation 17). Its weights 1 / (Σ_k e^{α(s_ij − s_ik)} + e^{α(s_ij −
-    λ)}) on positives, and alike on negatives (15, 16), look at the relative and the absolute similarity of a pair.
+    The mean over all queries (Unified view 2019, equation 17); λ is `threshold`. Its weights
+    1 / (Σ_k e^{α(s_ij − s_ik)} + e^{α(s_ij − λ)}) on positives, and alike on negatives (15, 16), look at the relative
+    and the absolute similarity of a pair.
 
     Inputs: unit vectors. `mining=ValidTriplet()` is that paper's full method RAW+VTHM; `DistanceWeighted()` and
     `SemiHard()` are its RAW+DW and RAW+SemiHard.
@@ -73,7 +75,12 @@ class RAWLoss(RowLoss):
 
 
 class MultiSimilarityLoss(RAWLoss):
-    """`RAWLoss` with valid-triplet mining, under the name that it is best known by.
+    """(1/α) log[1 + Σ_P̂ e^{−α(s − λ)}] + (1/β) log[1 + Σ_N̂ e^{β(s − λ)}] for each query, over its valid pairs P̂ and N̂.
+
+    `RAWLoss` with `mining.ValidTriplet(epsilon)`, which says what is valid, under the name that it is best known by.
+    The mean over all queries; λ is `threshold`.
+
+    Inputs: unit vectors.
 
     >>> loss = MultiSimilarityLoss(epsilon=0.1)
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
