@@ -140,7 +140,14 @@ def _assemble(config: Config, backbone: Backbone) -> Embedder:
 def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> Embedder:
     """The embedder that `save` wrote, in evaluation mode on the CPU. It embeds exactly as the saved one did.
 
-    One that was created from a module of the user's needs such a module again, since a file holds no code: `backbone`.
+    Of a run that is its folder `best` or `last`. One that was created from a module of the user's needs such a module
+    again, since a file holds no code: `backbone`. A damaged or changed folder is a ValueError.
+
+    >>> import tempfile
+    >>> embedder, folder = create("mlp", features=3, dim=2), tempfile.mkdtemp()
+    >>> embedder.save(folder)
+    >>> torch.equal(load(folder).embed(torch.eye(3)), embedder.embed(torch.eye(3)))
+    True
     """
     about, state = storage.read(folder)
     prepared = _stated(Preprocessing, about["preprocessing"], folder) if about["preprocessing"] else None

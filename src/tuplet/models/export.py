@@ -20,6 +20,7 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
 
     The input is uint8 RGB (N, 3, size, size), since mean and deviation are inside; an embedder without preprocessing
     needs `example`, an input of its own kind. The file's metadata holds the preprocessing and the fingerprint.
+    Needs `pip install 'tuplet[onnx]'`.
     """
     for package in ("onnx", "onnxscript"):
         need(package, extra="onnx", purpose="exporting to ONNX")

@@ -25,7 +25,8 @@ _ABOUT_WEIGHTS = (
 def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None) -> Path:
     """Write `report.html` of a run folder, and give its path.
 
-    `data` is the dataset, which spares opening it again, or where it lies now if it was moved.
+    `data` is the dataset, which spares opening it again, or where it lies now if it was moved. A run that is not
+    finished is a FileNotFoundError.
     """
     run = read(folder, data)
     path, text = run.folder / "report.html", page(run)

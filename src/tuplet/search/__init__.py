@@ -1,8 +1,10 @@
 """From a trained model to answers: an index of vectors, searched in Python, in the terminal and in a page.
 
-index = tuplet.search.create("things.index", embedder=embedder)    # or "things.db", or "http://milvus:19530#things"
+```py
+index = tuplet.search.create("things.index", embedder=embedder)   # or "things.db", or "http://milvus:19530#things"
 index.add(["a.jpg", "b.jpg"], metadata=[{"label": "ant"}, {"label": "bee"}])
-index.search("photo.jpg", k=10, where={"label": "bee"})[0]          # hits: id, score, metadata
+index.search("photo.jpg", k=10, where={"label": "bee"})[0]        # hits: id, score, metadata
+```
 """
 
 from tuplet.search.approximate import Approximate

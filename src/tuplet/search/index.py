@@ -263,7 +263,8 @@ class Index:
         """Build an approximate index through faiss, measure its recall@10 on a sample, print and keep it.
 
         `kind` is "hnsw", a graph, fast and as large as the vectors again, or "ivf_pq", lists of compressed vectors.
-        One that stays below `recall` is refused. Rows added later are searched exactly beside it.
+        One that stays below `recall` is refused. Rows added later are searched exactly beside it. Needs
+        `pip install 'tuplet[search]'`.
         """
         with self.writing():
             before, about = self.approximate, approximate.build(self.snapshot, kind, recall)

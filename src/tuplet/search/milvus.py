@@ -51,6 +51,7 @@ class MilvusIndex:
     The address is a file of milvus-lite, `things.db`, or a server, `http://host:19530`, with the name of the
     collection behind a `#` (without one, `tuplet`). A token is read from MILVUS_TOKEN. Durability, several writers
     and how exact a search is are Milvus's own; the collection knows the fingerprint of its model but does not hold it.
+    Needs `pip install 'tuplet[milvus]'`.
     """
 
     def __init__(self, uri: str, embedder: Embedder | None = None) -> None:

@@ -57,13 +57,13 @@ def create(
 ) -> Searchable:
     """An empty index at an address: `things.index` is a folder; `things.db` and `http://host:19530#name` are Milvus.
 
-    The arguments are those of `Index.create`.
+    The arguments are those of `Index.create`. Where there is one already, it is a FileExistsError: see `open`.
     """
     kind: Any = MilvusIndex if is_milvus(os.fspath(where)) else Index
     return kind.create(os.fspath(where), dim=dim, metric=metric, embedder=embedder)
 
 
 def open(where: str | os.PathLike[str], embedder: Embedder | None = None) -> Searchable:
-    """The index at an address, as `create` takes it."""
+    """The index at an address, as `create` takes it; a FileNotFoundError where there is none."""
     kind: Any = MilvusIndex if is_milvus(os.fspath(where)) else Index
     return kind.open(os.fspath(where), embedder)

@@ -63,6 +63,10 @@ def train(
             the result of one that is finished. False begins again.
         **overrides: any other option of `tuplet.training.Settings`.
 
+    What cannot work, in the options, the data or the folder, is refused before training: a ValueError, TypeError or
+    OSError. A loss or gradient that is not finite is a FloatingPointError. Ctrl-C writes a checkpoint, then is a
+    KeyboardInterrupt.
+
     >>> import tempfile, torch
     >>> from tuplet.data import from_features
     >>> data = from_features(torch.eye(8).repeat_interleave(5, 0), torch.arange(40) // 5)
