@@ -1,5 +1,6 @@
 """Which items a search may find: values of every kind, keys that nobody has, columns that grow, counts."""
 
+import json
 import math
 import shutil
 
@@ -31,6 +32,26 @@ def test_keys_that_no_row_has_cost_nothing_to_keep(tmp_path):
     index.add(torch.zeros(2, 1), ["c", "d"], [{"7": 1}, {"label": "x"}])
     assert [hit.id for hit in index.search(torch.zeros(1), where={"7": 1})[0]] == ["c"]
     assert [hit.id for hit in index.search(torch.zeros(1), where={"label": "x", "7": None})[0]] == ["a", "d"]
+
+
+def test_columns_are_read_a_block_at_a_time_whatever_the_metadata_hold(tmp_path, monkeypatch):
+    """A line of its own for each row is slow to read at a million rows, and texts may look like the ends of lines."""
+    reads = []
+
+    def loads(text):
+        reads.append(len(text))
+        return parse(text)
+
+    parse = json.loads
+    monkeypatch.setattr("tuplet.search.filters.BLOCK", 4)
+    texts = ["a\nb", '"}\n{"', ",", "", "\u2028", "é\\n", "]", "\r\n", "last"]
+    index = Index.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(9, 1), range(9), [{"text": text} for text in texts])
+    monkeypatch.setattr(json, "loads", loads)
+    columns = index._columns
+    for row, text in enumerate(texts):
+        assert np.flatnonzero(columns.allowed({"text": text}, index.snapshot)).tolist() == [row], text
+    assert len(reads) == 3
 
 
 def test_columns_of_another_index_are_not_mixed(tmp_path):

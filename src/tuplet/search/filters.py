@@ -14,6 +14,8 @@ from tuplet.search.snapshot import Snapshot
 #: What a search asks for: a value, or a list of values of which one must fit, for each key.
 Where: TypeAlias = Mapping[str, Any]
 BLOCK = 1 << 16
+#: Made once: `json.dumps` would make one for each value.
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 
 class Column:
@@ -27,7 +29,7 @@ class Column:
     def extend(self, snapshot: Snapshot, keys: set[str]) -> None:
         """Read the rows that are new, and note which keys they have."""
         for start in range(len(self.codes), len(snapshot.rows), BLOCK):
-            items = snapshot.items(range(start, min(start + BLOCK, len(snapshot.rows))))
+            items = snapshot.items_from(start, min(start + BLOCK, len(snapshot.rows)))
             codes = [self.values.setdefault(_as_json(item.get(self.key)), len(self.values)) for item in items]
             self.codes = np.concatenate([self.codes, np.array(codes, np.int32)])
             keys.update(*items)
@@ -112,4 +114,4 @@ def _as_json(value: Any) -> str:
     ('2011', '2011', 'true')
     """
     is_whole = isinstance(value, float) and value.is_integer()
-    return json.dumps(int(value) if is_whole else value, sort_keys=True)
+    return _encode(int(value) if is_whole else value)

@@ -84,6 +84,13 @@ class Snapshot:
         starts = np.where(where > 0, self.rows["line"][where - 1], 0).tolist()
         return [json.loads(self._items[start:end]) for start, end in zip(starts, ends, strict=True)]
 
+    def items_from(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """The lines of these consecutive rows, read as one: several times as fast as line by line."""
+        first = int(self.rows["line"][start - 1]) if start else 0
+        lines = self._items[first : int(self.rows["line"][stop - 1])]
+        # A line break inside a text is escaped, so that each one ends a row.
+        return list(json.loads(b"[" + lines[:-1].replace(b"\n", b",") + b"]"))
+
     def picture(self, row: int) -> bytes | None:
         """The small picture of a row, where it has one."""
         start = int(self.rows["picture"][row - 1]) if row else 0
