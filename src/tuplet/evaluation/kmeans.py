@@ -10,7 +10,7 @@ from torch.nn.functional import embedding_bag
 
 from tuplet.evaluation.inputs import Vectors, as_vectors, budget, one_of, positive_integer
 from tuplet.evaluation.scores import full_precision
-from tuplet.evaluation.seeding import largest_pool, plus_plus
+from tuplet.evaluation.seeding import BLOCK_POINTS, largest_pool, plus_plus
 from tuplet.progress import track
 
 # Entries of a table of points by centres, and of the tables that seed several runs at once.
@@ -64,17 +64,15 @@ def _normalised(vectors: Vectors, metric: str) -> Tensor:
 
 def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Tensor:
     labels = torch.full((len(points),), -1, device=points.device)
-    fits = len(points) * len(centres) <= budget(TABLE_ENTRIES, points.device)
-    # A table that fits is kept from one time to the next: ever fewer centres move, and only their rows change.
-    table = points.new_empty(len(centres), len(points)) if fits else None
+    entries = budget(TABLE_ENTRIES, points.device)
+    blocks = points.split(max(1, min(budget(BLOCK_POINTS, points.device), entries // len(centres))))
+    # Tables that fit are kept from one time to the next: ever fewer centres move, and only their rows change.
+    fits = len(points) * len(centres) <= entries
+    kept = [points.new_empty(len(centres), len(block)) for block in blocks] if fits else None
     moved = torch.arange(len(centres), device=points.device)
     for _ in track(range(iterations), "k-means"):
         before = labels
-        if table is None:
-            values, labels = _nearest(centres, points)
-        else:
-            table[moved] = _table(centres[moved], points)
-            values, labels = table.max(0)
+        values, labels = _nearest(centres, moved, blocks, kept)
         if torch.equal(labels, before):
             break
         centres, earlier = _means(points, labels, values, len(centres)), centres
@@ -82,16 +80,24 @@ def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Tensor:
     return labels
 
 
-def _table(centres: Tensor, points: Tensor) -> Tensor:
-    """c·x − |c|²/2 for each centre and point: half of |x|² − |c − x|²."""
-    return torch.addmm(centres.square().sum(1, keepdim=True) / -2, centres, points.T)
-
-
-def _nearest(centres: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """The highest of each point in the table, which is never whole here, and the centre it belongs to."""
-    size = max(1, budget(TABLE_ENTRIES, points.device) // len(centres))
-    best = [_table(centres, block).max(0) for block in points.split(size)]
-    return torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
+def _nearest(
+    centres: Tensor, moved: Tensor, blocks: Sequence[Tensor], kept: Sequence[Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The highest c·x − |c|²/2 of each point, which is half of |x|² − |c − x|², and the centre c that has it."""
+    centres = centres if kept is None else centres[moved]
+    offsets = centres.square().sum(1, keepdim=True) / -2
+    values = centres.new_empty(sum(map(len, blocks)))
+    labels = torch.empty_like(values, dtype=torch.int64)
+    start = 0
+    for number, block in enumerate(blocks):
+        table = torch.addmm(offsets, centres, block.T)
+        if kept is not None:
+            kept[number][moved] = table
+            table = kept[number]
+        stop = start + len(block)
+        torch.max(table, 0, out=(values[start:stop], labels[start:stop]))
+        start = stop
+    return values, labels
 
 
 def _means(points: Tensor, labels: Tensor, values: Tensor, clusters: int) -> Tensor:
