@@ -121,8 +121,9 @@ class Dataset:
         """Training and test examples.
 
         Without arguments: the split that the data come with (`test` is query and gallery together where those
-        are its names), or else the first half of the classes against the second, as the papers do. With `ratio` or
-        `seed`: that share of the classes, one half by default, in order or shuffled by the seed.
+        are its names), or else the first half of the classes against the second, as the papers do. Examples of other
+        splits, such as `val`, are in neither. With `ratio` or `seed`: that share of the classes, one half by default,
+        in order or shuffled by the seed.
         """
         if self.splits is not None and ratio is None and seed is None:
             testing = ("test",) if "test" in self.splits else ("query", "gallery")

@@ -37,6 +37,9 @@ def open(
     - a `.csv` or `.parquet` table of paths and labels (`tuplet.data.tables`, with its `columns`);
     - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.arrays`).
 
+    What is not there is a FileNotFoundError, what cannot be read as one of these a ValueError. Pictures are not decoded
+    yet: see `tuplet.data.load`.
+
     >>> import tempfile
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -24,20 +24,7 @@ class Options(TypedDict, total=False):
 
 
 class ClassSampler(Sampler[list[int]]):
-    """Batches of indices for `torch.utils.data.DataLoader(batch_sampler=…)`.
-
-    **Epochs.** An epoch is ⌊N / batch⌋ batches (at least one) unless `batches` is given, and a function of the seed
-    and the epoch's number alone. Iterating to the end moves on to the next epoch; `set_epoch` goes to any.
-
-    **Ranks.** Under `torch.distributed`, or where `rank` and `world_size` are given, all processes draw the same
-    batch and each yields its own run of whole groups, so the batches of all ranks together are the batch that one
-    process would have drawn.
-
-    **Resuming.** `state_dict()` says how far the latest iteration has come, and after `load_state_dict` the next
-    iteration yields exactly what would have followed. A `DataLoader` with workers draws ahead of what it has
-    delivered, to the end of an epoch and so into the next: count the epochs and their delivered batches yourself and
-    load {**state, "epoch": the one, "batch": the other}.
-    """
+    """Batches of indices in epochs, shared by ranks and resumed exactly: `tuplet.sampling` says how."""
 
     def __init__(
         self,
