@@ -12,8 +12,8 @@ drawn.
 
 **Resuming.** `state_dict()` says how far the latest iteration has come, and after `load_state_dict` the next iteration
 of a sampler that was made alike yields exactly what would have followed. A `DataLoader` with workers draws ahead of
-what it has delivered, to the end of an epoch and so into the next: count the epochs and their delivered batches yourself
-and load `{**state, "epoch": the one, "batch": the other}`.
+what it has delivered, to the end of an epoch and so into the next: count the epochs and their delivered batches
+yourself and load `{**state, "epoch": the one, "batch": the other}`.
 
 Classes of one example are left out, with a warning that names them; labels of which no class has two are a ValueError.
 
