@@ -8,12 +8,15 @@ import numpy as np
 
 
 class Pairs(NamedTuple):
-    """Pairs of photographs by their paths below the dataset's folder."""
+    """Pairs of photographs, `first` and `second`, by their paths below the dataset's folder.
+
+    `same` says whether both show one person; `folds` is 0 for the pairs of the first fold, and so on.
+    """
 
     first: list[str]
     second: list[str]
-    same: np.ndarray  # whether both show one person
-    folds: np.ndarray  # 0 for the pairs of the first fold, and so on
+    same: np.ndarray
+    folds: np.ndarray
 
 
 def read_pairs(path: str | PathLike[str]) -> Pairs:

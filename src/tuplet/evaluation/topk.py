@@ -20,10 +20,14 @@ Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
 
 
 class Nearest(NamedTuple):
-    """The members found, nearest first."""
+    """The members found, nearest first.
 
-    scores: Tensor  # (N, k) float64: minus the distance, the cosine or the dot product
-    indices: Tensor  # (N, k) int64: rows of the gallery
+    `scores` (N, k) float64 are minus the distance, the cosine or the dot product; `indices` (N, k) int64 are rows of
+    the gallery.
+    """
+
+    scores: Tensor
+    indices: Tensor
 
 
 def nearest(

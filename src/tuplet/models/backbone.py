@@ -19,6 +19,17 @@ class Backbone(nn.Module):
     A backbone says which levels it has and how wide each is (`channels`), and lists its layers in order with the
     level that ends there (`stages`). Running stops at the highest level asked for. A subclass of the user's can be
     given to `models.create` in place of a name.
+
+    >>> from tuplet import models
+    >>> class Two(models.Backbone):
+    ...     channels = {"M": 4, "H": 8}
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.low, self.top = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 3)
+    ...     def stages(self):
+    ...         return [("M", self.low), ("H", self.top)]
+    >>> models.create(Two(), dim=2, levels="MH").width
+    4
     """
 
     #: Level → number of channels, from low to high.

@@ -153,7 +153,10 @@ def fill(backbone: Backbone, state: State, source: str) -> None:
 
 
 def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
-    """The linear classifier that published weights end with: mean-pooled features (N, C) to logits (N, classes)."""
+    """The linear classifier that published weights end with: mean-pooled features (N, C) to logits (N, classes).
+
+    `weights` are those of `models.create`; a file without a classifier is a ValueError.
+    """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"no architecture here is called {architecture!r}; built in are {', '.join(ARCHITECTURES)}")
     path, _ = find(weights, architecture)

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient."""
+    """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient.
+
+    `table` (R, M) holds products or distances, as `geometry` says, of R queries and M gallery members; `positive` and
+    `negative` (R, M) are masks; `dim` is the length of the vectors.
+
+    >>> nothing = torch.tensor([[False]])
+    >>> Block(torch.tensor([[0.5]]), ~nothing, nothing, "dot", dim=2).distance()
+    tensor([[1.]])
+    """
 
     table: Tensor
     positive: Tensor

@@ -58,6 +58,12 @@ def create(
     """An empty index at an address: `things.index` is a folder; `things.db` and `http://host:19530#name` are Milvus.
 
     The arguments are those of `Index.create`. Where there is one already, it is a FileExistsError: see `open`.
+
+    >>> import tempfile, torch
+    >>> index = create(tempfile.mkdtemp() + "/points.index", dim=2, metric="cosine")
+    >>> index.add(torch.eye(2), ids=["east", "north"])
+    >>> [hit.id for hit in index.search(torch.tensor([0.2, 3.0]), k=1)[0]]
+    ['north']
     """
     kind: Any = MilvusIndex if is_milvus(os.fspath(where)) else Index
     return kind.create(os.fspath(where), dim=dim, metric=metric, embedder=embedder)
