@@ -88,7 +88,11 @@ def test_every_evaluation_is_told(tmp_path, caplog):
         f"Recall@1 {100 * event['recall_at_1']:.2f} %{', the best so far' if better else ''}"
         for event, better in zip(found, best, strict=True)
     ]
-    assert told == [*lines[:3], "going on from step 6 of 8", lines[3]]
+    bests = [event["step"] for event, better in zip(found, best, strict=True) if better]
+    first, last = (
+        f"testing the embedder of step {max(step for step in bests if step <= end)} on 36 examples" for end in (6, 8)
+    )
+    assert told == [*lines[:3], first, "going on from step 6 of 8", lines[3], last]
 
 
 def test_warnings_point_at_the_call(tmp_path, recwarn):

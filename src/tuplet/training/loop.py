@@ -106,6 +106,11 @@ class Loop:
     def evaluate_best(self) -> None:
         """Every metric of the best embedder on the test split, and its vectors."""
         progress, test = self.state.progress, self.examples.test
+        if self.events is not None:
+            # k-means with thousands of classes takes many minutes on a CPU, and without a terminal there is no bar.
+            _teller.info(
+                "testing the embedder of step %s on %s examples", f"{progress.best_step:,}", f"{len(test.store):,}"
+            )
         self.folder.load_embedder("best", self.state.embedder, self.team)
         sides = (False, True) if self.settings.mirrored else (False,)
         views = [vectors_of(self.state.embedder, test, self.team, mirror).float() for mirror in sides]
