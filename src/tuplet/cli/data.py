@@ -25,8 +25,8 @@ def data(
 ) -> None:
     """Describe a dataset: examples, classes, splits, and the files that cannot be read.
 
-    Where the data come without splits, the halves of the classes are shown that tuplet train would take. The exit
-    code is 1 when a picture cannot be read.
+    Where the data come without splits, the halves of the classes are shown that tuplet train would take. What
+    keeps it from these data, if anything does, is said too. The exit code is 1 when a picture cannot be read.
 
     Examples:
       tuplet data photos/
