@@ -250,9 +250,13 @@ class Embedder(nn.Module):
         """Embeddings (n, width) of pictures, float32 on the CPU, made where the embedder is and in evaluation mode.
 
         `images`: paths, the bytes of files or PIL images, one or many, which are prepared as the weights need; or a
-        tensor (n, 3, H, W) in 0 … 255, which is taken as it is. Batches are of `batch_size`, else of 128, or of 8 on
-        a CPU, where large ones are slower; files are decoded in `workers` threads. A corrupt file is a ValueError
-        with its path.
+        tensor (n, 3, H, W) in 0 … 255, which is taken as it is, as are the vectors (n, d) of an mlp. Batches are of
+        `batch_size`, else of 128, or of 8 on a CPU, where large ones are slower; files are decoded in `workers`
+        threads. A corrupt file is a ValueError with its path.
+
+        >>> from tuplet import models
+        >>> models.create("mlp", features=3, dim=2).embed(torch.eye(3)).shape
+        torch.Size([3, 2])
         """
         if batch_size is None:
             batch_size = 8 if self.device.type == "cpu" else 128
