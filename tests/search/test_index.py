@@ -201,7 +201,7 @@ def test_nothing_is_added_where_something_is_wrong(tmp_path):
         index.delete(["a", "z"])
     for query in ("photo.jpg", [0.0, 1.0]):
         with pytest.raises(
-            TypeError, match="holds plain vectors and has no model; search it with a tensor or an array"
+            TypeError, match="holds plain vectors and has no model; give it vectors, as a tensor or an array"
         ):
             index.search(query)
     assert len(Index.open(tmp_path / "i")) == 2
