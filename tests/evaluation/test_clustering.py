@@ -144,14 +144,15 @@ def test_empty_clusters_start_again_far_from_their_centres():
     assert means[:, 0].tolist() == pytest.approx([10.0, 0.0, 11 / 3])
 
 
-def test_a_table_that_is_kept_changes_nothing(monkeypatch):
+def test_tables_that_are_kept_and_in_blocks_change_nothing(monkeypatch):
     from tuplet.evaluation.kmeans import kmeans
 
     x = torch.randint(-9, 10, (400, 6), generator=torch.Generator().manual_seed(9)).double()
     x[:60] = x[0]
     kept = kmeans(x, 50, seeds=range(4))
-    monkeypatch.setattr(sys.modules[kmeans.__module__], "TABLE_ENTRIES", {"cpu": 7_000, "cuda": 1})
-    assert torch.equal(kmeans(x, 50, seeds=range(4)), kept)
+    for name, budget in (("BLOCK_POINTS", 150), ("TABLE_ENTRIES", 7_000)):
+        monkeypatch.setattr(sys.modules[kmeans.__module__], name, {"cpu": budget, "cuda": budget})
+        assert torch.equal(kmeans(x, 50, seeds=range(4)), kept)
 
 
 def test_seeding_draws_by_squared_distance():
