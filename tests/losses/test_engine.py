@@ -1,6 +1,7 @@
 """What the engine promises to every loss: blocks, no wasted work, one sentence for a second derivative."""
 
 import functools
+import gc
 from math import log
 
 import pytest
@@ -249,6 +250,21 @@ class TestView:
             by_mask = members_by_mask(lambda rows=rows: masks.split(rows), member, most)
             sets = [[row[there].tolist() for row, there in zip(*found, strict=True)] for found in (by_label, by_mask)]
             assert sets[0] == sets[1] == [row.nonzero()[:, 0].tolist() for row in masks]
+
+    @pytest.mark.parametrize("reduce", ["total", "each", "sum"])
+    def test_a_walk_holds_no_more_tensors_the_longer_it_is(self, reduce):
+        """Small ones that stay between large tables cut a host's memory into pieces too small for the next table."""
+        held = []
+
+        def rows(s, positive, negative):
+            held.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+            return {"total": (s.sum(1), positive.sum(1)), "each": s.sum(1), "sum": s.sum(0)}[reduce]
+
+        x = torch.randn(24, 3, requires_grad=True)
+        value = getattr(View("dot", x, torch.arange(24) // 2, block_rows=2), reduce)(rows)
+        value[0].backward() if reduce == "total" else value.sum().backward()
+        assert len(held) == (12 if reduce == "total" else 24)
+        assert held[11] == held[2]
 
     @pytest.mark.parametrize("loss", [losses.RAWLoss(), losses.NPairAngularLoss(), losses.TripletLoss()], ids=str)
     def test_a_table_of_who_is_alike_stays_as_it_was(self, loss):

@@ -282,20 +282,26 @@ def _added(total: Tensor | None, part: Tensor, side: geo.Side, start: int = 0) -
     return total
 
 
-def _walk(
-    walk: Walk, wanted: tuple[bool, ...], inputs: _Inputs, cotangent: Tensor | None = None
-) -> tuple[list[_Step], list[Tensor | None]]:
-    """Every block in turn: its results, without what went into the gradients, and the gradients of all of them."""
+class _Outcome(NamedTuple):
+    """What all blocks come to: the result and Σ counts, where no cotangent was given, and the gradients."""
+
+    result: Any
+    counted: Any
+    gradients: list[Tensor | None]
+
+
+def _walk(walk: Walk, wanted: tuple[bool, ...], inputs: _Inputs, cotangent: Tensor | None = None) -> _Outcome:
+    """Every block in turn."""
     if _is_own_table(walk, inputs) and fused.suits(inputs.queries):
         fast = fused.walk(walk.rows, inputs.queries, inputs.labels, wanted[0])
         if fast is not None:
             total, count, gradient = fast
-            return [_Step(total, count, None, ())], [gradient, None]
+            return _Outcome(total, count, [gradient, None])
     fused.without_program()
     q, g = geo.sides(inputs.queries, inputs.gallery, walk.geometry)
     there_labels = inputs.labels if inputs.gallery_labels is None else inputs.gallery_labels
     gradients = _Gradients(walk, wanted, q, g, inputs.extras)
-    steps = []
+    result, counted = None, None
     for a, b in walk.blocks():
         raw = geo.raw_table(q.block(a, b), g, walk.geometry)
         step = step_for(walk, raw.entries)(
@@ -313,10 +319,25 @@ def _walk(
             g.vectors.dtype,
         )
         gradients.add(step, a, b)
-        steps.append(_Step(step.result, step.counted, None, ()))
-        if walk.reduce == "sum" and len(steps) == 2:
-            steps = [_Step(steps[0].result + steps[1].result, (), None, ())]
-    return steps, gradients.all()
+        if cotangent is None:
+            result = _joined(walk, result, step.result, a)
+            counted = step.counted if counted is None else counted + step.counted
+    return _Outcome(result, counted, gradients.all())
+
+
+def _joined(walk: Walk, before: Tensor | None, part: Tensor, start: int) -> Tensor:
+    """The result of the blocks so far with that of the one that begins at query `start`.
+
+    At once, and not of a list at the end: what is small and stays between large tables cuts a host's memory into pieces
+    that are each a little too small for the next table.
+    """
+    if walk.reduce != "each":
+        return part if before is None else before + part
+    if before is None and len(part) == walk.stop - walk.start:
+        return part
+    before = part.new_empty(walk.stop - walk.start, *part.shape[1:]) if before is None else before
+    before[start - walk.start : start - walk.start + len(part)] = part
+    return before
 
 
 def _is_own_table(walk: Walk, inputs: _Inputs) -> bool:
@@ -337,10 +358,6 @@ def _is_own_table(walk: Walk, inputs: _Inputs) -> bool:
     )
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
-
-
 class _Walked(torch.autograd.Function):
     """One walk over the blocks.
 
@@ -354,12 +371,10 @@ class _Walked(torch.autograd.Function):
         ctx.walk, ctx.wanted = walk, wanted
         if walk.reduce != "total":
             ctx.save_for_backward(*tensors)
-            steps, _ = _walk(walk, (False,) * len(wanted), inputs)
-            return torch.cat([step.result for step in steps]) if walk.reduce == "each" else steps[0].result
-        steps, gradients = _walk(walk, wanted, inputs)
+            return _walk(walk, (False,) * len(wanted), inputs).result
+        total, count, gradients = _walk(walk, wanted, inputs)
         ctx.formed = [gradient is not None for gradient in gradients]
         ctx.save_for_backward(*inputs.moving(), *(gradient for gradient in gradients if gradient is not None))
-        total, count = _sum([step.result for step in steps]), _sum([step.counted for step in steps])
         ctx.mark_non_differentiable(count)
         ctx.set_materialize_grads(False)
         return total, count
@@ -374,7 +389,7 @@ class _Walked(torch.autograd.Function):
             inputs = _Inputs.of(ctx.saved_tensors)
             moving = inputs.moving()
             with torch.autocast(cotangent.device.type, enabled=False):
-                _, gradients = _walk(ctx.walk, ctx.wanted, inputs, cotangent)
+                gradients = _walk(ctx.walk, ctx.wanted, inputs, cotangent).gradients
         queries, gallery, *extras = [
             None if gradient is None else first_derivative(gradient, x)
             for gradient, x in zip(gradients, moving, strict=True)

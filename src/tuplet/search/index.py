@@ -130,7 +130,9 @@ class Index:
     def embedder(self) -> Embedder:
         """The model that made the vectors."""
         if not self.has_model:
-            raise TypeError(f"{self.folder} holds plain vectors and has no model; give it vectors, as a tensor or an array")
+            raise TypeError(
+                f"{self.folder} holds plain vectors and has no model; give it vectors, as a tensor or an array"
+            )
         embedder = load(self.folder / MODEL)
         self.check_model(embedder)
         return embedder
