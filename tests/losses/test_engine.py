@@ -15,6 +15,7 @@ from losses.cases import BY_NAME, CASES, CLASSES, DIM
 from tuplet import losses, mining
 from tuplet.rows import View, default_block_rows, engine, masked_sum
 from tuplet.rows.engine import TABLE_BYTES
+from tuplet.rows.masks import block_positives, equal_labels
 from tuplet.rows.members import members_by_label, members_by_mask
 from tuplet.rows.picked import picked
 
@@ -244,7 +245,7 @@ class TestView:
         others = labels if member else torch.tensor(data.draw(patterns.labels()))
         valid = None if member else torch.arange(len(others)) < data.draw(st.integers(0, len(others)))
         most = data.draw(st.none() | st.integers(len(others), len(others) + 2))
-        masks = engine.block_positives(engine.equal_labels, labels, others, valid, member, 0)
+        masks = block_positives(equal_labels, labels, others, valid, member, 0)
         by_label = members_by_label(labels, others, valid, member, most)
         for rows in (1, 2, len(labels)):
             by_mask = members_by_mask(lambda rows=rows: masks.split(rows), member, most)

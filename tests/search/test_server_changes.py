@@ -44,15 +44,20 @@ def test_without_a_search_nothing_is_older_either(tmp_path, monkeypatch):
     assert "tuplet_vectors 1\n" in fetch(app, "GET", "/metrics").text
 
 
-def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+def serving_one_of_two(folder):
+    """A server of the first of two indexes of the same photographs, by two models; and a question for item 3."""
     images = [picture(seed=seed) for seed in range(5)]
     for seed in range(2):
         torch.manual_seed(seed)
-        search.create(tmp_path / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
-    (tmp_path / "0").rename(tmp_path / "i")
-    app = create_app(search.open(tmp_path / "i"))
+        search.create(folder / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
+    (folder / "0").rename(folder / "i")
     ask = {"method": "POST", "path": "/api/search/photograph?k=1", "content": saved(images[3], "PNG")}
+    return create_app(search.open(folder / "i")), ask
+
+
+def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    app, ask = serving_one_of_two(tmp_path)
     assert fetch(app, **ask).json()["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
     shutil.rmtree(tmp_path / "i")
     for method, path in (("POST", ask["path"]), ("GET", "/api/labels"), ("GET", "/api/about")):
@@ -123,13 +128,7 @@ def test_an_index_replaced_during_a_search_is_not_searched_with_what_the_other_h
 
 def test_an_index_whose_model_is_not_there_yet_is_not_searched_with_the_one_before(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
-    images = [picture(seed=seed) for seed in range(5)]
-    for seed in range(2):
-        torch.manual_seed(seed)
-        search.create(tmp_path / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
-    (tmp_path / "0").rename(tmp_path / "i")
-    app = create_app(search.open(tmp_path / "i"))
-    ask = {"method": "POST", "path": "/api/search/photograph?k=1", "content": saved(images[3], "PNG")}
+    app, ask = serving_one_of_two(tmp_path)
     shutil.rmtree(tmp_path / "i")
     (tmp_path / "1" / "model").rename(tmp_path / "model")  # copied last
     (tmp_path / "1").rename(tmp_path / "i")

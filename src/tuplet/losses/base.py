@@ -10,7 +10,7 @@ from torch import Tensor
 from tuplet.mining import Mining
 from tuplet.rows import MemoryBank, Ranks, View, checks
 from tuplet.rows import geometry as geo
-from tuplet.rows.engine import equal_labels
+from tuplet.rows.masks import equal_labels
 from tuplet.rows.replay import is_small, replay, replayable
 from tuplet.shown import Shown
 

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from tuplet.losses.base import RowLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 from tuplet.rows.checks import check_device
-from tuplet.rows.engine import equal_labels
+from tuplet.rows.masks import equal_labels
 
 
 def _proxies(num_classes: int, dim: int) -> nn.Parameter:

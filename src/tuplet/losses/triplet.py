@@ -8,7 +8,7 @@ from torch import Tensor
 from tuplet.losses.base import RowLoss
 from tuplet.mining import semi_hard
 from tuplet.rows import View, masked_max, masked_min, masked_sum, softplus, weighted
-from tuplet.rows.engine import equal_labels
+from tuplet.rows.masks import equal_labels
 
 Choice = Literal["all", "semi_hard", "hardest", "disjoint"]
 

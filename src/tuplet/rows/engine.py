@@ -18,7 +18,8 @@ from torch.utils._triton import has_triton
 
 from tuplet.rows import fused
 from tuplet.rows import geometry as geo
-from tuplet.rows.checks import check_rows, check_same
+from tuplet.rows.checks import check_rows
+from tuplet.rows.masks import block_negatives, block_positives, equal_labels, without_itself
 from tuplet.rows.once import first_derivative
 
 # What one table may take; ten to twenty live at once while a block is differentiated. On a CPU a table should stay near
@@ -37,69 +38,6 @@ def default_block_rows(rows: int, columns: int, dtype: torch.dtype, device: torc
     """
     budget = TABLE_BYTES.get(device.type, TABLE_BYTES["cuda"])
     return max(1, min(rows, budget // (columns * geo.table_dtype(dtype).itemsize)))
-
-
-def equal_labels(labels: Tensor, gallery_labels: Tensor) -> Tensor:
-    """The usual idea of "same": one integer each, equal or not."""
-    return labels[:, None] == gallery_labels
-
-
-def block_masks(
-    same: Callable[[Tensor, Tensor], Tensor],
-    labels: Tensor,
-    gallery_labels: Tensor,
-    valid: Tensor | None,
-    member: bool,
-    start: int,
-) -> tuple[Tensor, Tensor]:
-    """Which gallery members are positives, and which negatives, of a block of queries that begins at `start`.
-
-    Where query i is gallery member i (`member`) it is neither for itself.
-    """
-    alike = _alike(same, labels, gallery_labels)
-    # Negatives first: the diagonal of the table of who is alike is then written over.
-    negative = _looked_at(~alike, valid, member, start)
-    return _looked_at(alike, valid, member, start), negative
-
-
-def block_positives(
-    same: Callable[[Tensor, Tensor], Tensor],
-    labels: Tensor,
-    gallery_labels: Tensor,
-    valid: Tensor | None,
-    member: bool,
-    start: int,
-) -> Tensor:
-    """The first of `block_masks` alone."""
-    return _looked_at(_alike(same, labels, gallery_labels), valid, member, start)
-
-
-def _alike(same: Callable[[Tensor, Tensor], Tensor], labels: Tensor, gallery_labels: Tensor) -> Tensor:
-    """The table of who is alike, in memory of its own."""
-    alike = same(labels, gallery_labels)
-    if same is equal_labels:
-        return alike
-    check_same(alike, len(labels), len(gallery_labels))
-    return alike.clone()
-
-
-def _looked_at(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
-    """The table without those whom a query does not look at: itself, and what is not valid."""
-    table = _without_itself(table, start) if member else table
-    return table if valid is None else table & valid
-
-
-def _without_itself(table: Tensor, start: int) -> Tensor:
-    """The table with zeros where a query of a block that begins at `start` meets itself."""
-    if torch.compiler.is_compiling():
-        # A comparison fuses with what comes next; a write into a diagonal does not.
-        rows = torch.arange(table.shape[0], device=table.device)[:, None] + start
-        others = rows != torch.arange(table.shape[1], device=table.device)
-        return table & others if table.dtype == torch.bool else torch.where(others, table, 0)
-    # Gradients may come expanded from a plain sum: memory of their own before a write.
-    table = table.contiguous()
-    torch.diagonal(table, offset=start).fill_(0)
-    return table
 
 
 #: What a row function gives · total: (total, count) of each query, to be summed · each: a number per query · sum: a
@@ -154,7 +92,8 @@ def _step(
     slope_dtype: torch.dtype,
 ) -> _Step:
     """Reduce a block that begins at query `start`, and differentiate it by its table and the extras that want that."""
-    positive, negative = block_masks(walk.same, labels, gallery_labels, valid, walk.member, start)
+    positive = block_positives(walk.same, labels, gallery_labels, valid, walk.member, start)
+    negative = block_negatives(positive, valid, walk.member, start)
     table = raw.table()
     wide = geo.widest(table.device)
 
@@ -177,7 +116,7 @@ def _step(
     result, back, count = vjp(function, table, *moving, has_aux=True)
     weights, *gradients = back(torch.ones_like(result) if cotangent is None else cotangent)
     if walk.member:
-        weights = _without_itself(weights, start)
+        weights = without_itself(weights, start)
     # Where only the gradient is asked for, the compiler need not form the result.
     result = result if cotangent is None else result.new_empty(0)
     return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)

@@ -9,16 +9,8 @@ from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
-from tuplet.rows.engine import (
-    COMPILED_ENTRIES,
-    Reduce,
-    Walk,
-    block_masks,
-    block_positives,
-    default_block_rows,
-    equal_labels,
-    walk_rows,
-)
+from tuplet.rows.engine import COMPILED_ENTRIES, Reduce, Walk, default_block_rows, walk_rows
+from tuplet.rows.masks import block_negatives, block_positives, equal_labels
 from tuplet.rows.members import Members, members_by_label, members_by_mask, most_of
 from tuplet.rows.picked import picked
 from tuplet.rows.ranks import Ranks
@@ -145,8 +137,9 @@ class View:
     def _walk_rows(self, reduce: Reduce, rows: Callable[..., Any], extras: Extras) -> Any:
         inputs = [self._input(x) for kind in extras for x in kind]
         if self.table is not None:
-            masks = block_masks(self.same, self.labels, self.there_labels, self.valid, self.member, 0)
-            return _reduced(reduce, rows(self.table, *masks, *inputs))
+            positive = block_positives(self.same, self.labels, self.there_labels, self.valid, self.member, 0)
+            negative = block_negatives(positive, self.valid, self.member, 0)
+            return _reduced(reduce, rows(self.table, positive, negative, *inputs))
         walk = Walk(
             rows=rows,
             reduce=reduce,
