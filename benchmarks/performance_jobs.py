@@ -74,11 +74,21 @@ def graphs() -> int:
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def reserved() -> int:
-    """What torch has taken of the GPU and cannot give back."""
+def hand_back() -> None:
+    """Return to the GPU what torch has taken of it and nobody uses."""
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def reserved() -> int:
+    """What torch has taken of the GPU and cannot give back."""
+    hand_back()
     return torch.cuda.memory_reserved()
+
+
+def within_reach() -> int:
+    """The bytes of the GPU that nobody else has taken."""
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
 
 
 def wait_in(run: Callable[[], None]) -> str | None:
@@ -162,21 +172,28 @@ def beside(case: Case, size: int, dtype: torch.dtype, device: str) -> Iterator[d
         return
     # Stands where this process is stopped before it comes farther.
     yield {"left_out": "not done in time"}
+    found: dict[str, Any] = {}
     for kind in dict.fromkeys((dtype, torch.float32)):
-        try:
-            case.peer_step(16, device, kind)()
-            run = case.peer_step(size, device, kind)
-            first, peak = common.peak_extra(partial(seconds, run, device), device)
-        except torch.OutOfMemoryError:
-            yield {"left_out": "out of memory"}
-            return
-        except Exception as error:
-            if kind == torch.float32:
-                yield {"left_out": "fails", "peer_error": first_line(error)}
-            continue
-        ms = 1000 * first if first > LONG else median_ms(run, device)
-        yield {"peer": {"ms": ms, "mib": peak / 2**20, "dtype": name(kind)}, "left_out": None}
-        return
+        found = peer_alone(case, size, kind, device)
+        # Whatever it took would be missing for the next one, which would then seem to need too much.
+        hand_back()
+        if "peer_error" not in found:
+            break
+    yield found
+
+
+def peer_alone(case: Case, size: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
+    """The peer's time and memory, or why there are none; nothing of it is held afterwards."""
+    try:
+        case.peer_step(16, device, dtype)()
+        run = case.peer_step(size, device, dtype)
+        first, peak = common.peak_extra(partial(seconds, run, device), device)
+    except torch.OutOfMemoryError:
+        return {"left_out": f"over {within_reach() / 2**30:.0f} GiB"}
+    except Exception as error:
+        return {"left_out": "fails", "peer_error": first_line(error)}
+    ms = 1000 * first if first > LONG else median_ms(run, device)
+    return {"peer": {"ms": ms, "mib": peak / 2**20, "dtype": name(dtype)}, "left_out": None}
 
 
 def floor(sizes: Sequence[tuple[int, torch.dtype]], device: str) -> Steps:

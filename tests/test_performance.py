@@ -2,6 +2,7 @@
 
 import json
 import os
+import weakref
 from importlib import import_module
 from pathlib import Path
 
@@ -80,6 +81,33 @@ def test_figures_become_a_page(bench, tmp_path):
     chart = bench("performance_chart")
     chart.chart(figures, tmp_path / "chart.svg")
     assert chart.digest(figures) in (tmp_path / "chart.svg").read_text()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_peer_that_was_measured_holds_nothing(bench, fails):
+    """Its memory would be missing for the next one, which would then seem to run out of it."""
+    jobs, taken = bench("performance_jobs"), []
+
+    class Peer:
+        def peer_bytes(self, size):
+            return 0.0
+
+        def peer_step(self, size, device, dtype):
+            batch = torch.zeros(size)
+
+            def step():
+                table = batch[:, None] + batch
+                taken.append(weakref.ref(table))
+                if fails and size > 16:
+                    raise RuntimeError("not enough")
+
+            taken.append(weakref.ref(batch))
+            return step
+
+    steps = jobs.beside(Peer(), 64, torch.float32, "cpu")
+    assert next(steps) == {"left_out": "not done in time"}
+    assert next(steps)["left_out"] == ("fails" if fails else None)
+    assert not [x for x in taken if x() is not None]
 
 
 def test_jobs_take_turns_and_keep_what_they_found(bench):
