@@ -8,9 +8,10 @@ index.search("photo.jpg", k=10, where={"label": "bee"})[0]        # hits: id, sc
 """
 
 from tuplet.search.approximate import Approximate
+from tuplet.search.copying import copy
 from tuplet.search.index import Index
 from tuplet.search.milvus import MilvusIndex
 from tuplet.search.opening import Searchable, create, open
 from tuplet.search.results import Found, Hit
 
-__all__ = ["Approximate", "Found", "Hit", "Index", "MilvusIndex", "Searchable", "create", "open"]
+__all__ = ["Approximate", "Found", "Hit", "Index", "MilvusIndex", "Searchable", "copy", "create", "open"]

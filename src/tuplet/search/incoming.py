@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +36,15 @@ class Additions:
     names: list[str]
     metadata: list[str]
     pictures: Sequence[bytes]
+
+
+class Part(NamedTuple):
+    """Things that are in an index, as `add` takes them: float32 vectors (n, dim), and for each what belongs to it."""
+
+    vectors: np.ndarray
+    ids: list[str]
+    metadata: list[dict[str, Any]]
+    pictures: list[bytes]
 
 
 def width_and_metric(dim: int | None, metric: str | None, embedder: Embedder | None) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from tuplet.search.exact import search as exact_search
 from tuplet.search.filters import Columns, Where
 from tuplet.search.incoming import (
     Ids,
+    Part,
     Things,
     additions,
     as_names,
@@ -35,6 +36,8 @@ from tuplet.search.results import Found, distinct_results
 from tuplet.search.snapshot import ROW, Snapshot, id_number
 
 MODEL = "model"
+#: Rows that are read together.
+PART = 4096
 
 
 class Index:
@@ -286,6 +289,16 @@ class Index:
         """The vectors stored under these ids, to search from."""
         snapshot = self.snapshot
         return snapshot.vectors[snapshot.rows_of(as_names(ids))]
+
+    def parts(self) -> Iterator[Part]:
+        """Everything that is in it, in order and a part at a time, each as `add` takes it."""
+        snapshot = self.snapshot
+        alive = np.flatnonzero(snapshot.alive).tolist()
+        for start in range(0, len(alive), PART):
+            rows = alive[start : start + PART]
+            items = snapshot.items(rows)
+            names = [item.pop("id") for item in items]
+            yield Part(snapshot.vectors[rows], names, items, [snapshot.picture(row) or b"" for row in rows])
 
     def picture(self, name: str | int) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""

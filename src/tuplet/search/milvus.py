@@ -17,6 +17,7 @@ from tuplet.models import Embedder
 from tuplet.search.filters import Where, most_frequent
 from tuplet.search.incoming import (
     Ids,
+    Part,
     Things,
     additions,
     as_names,
@@ -204,6 +205,13 @@ class MilvusIndex:
         rows = self._get(as_names(ids), ["vector"])
         return np.array([row["vector"] for row in rows], np.float32).reshape(-1, self.dim)
 
+    def parts(self) -> Iterator[Part]:
+        """Everything that is in it, a part at a time, each as `add` takes it; in Milvus's order."""
+        for rows in self._pages("id", "vector", "metadata", "picture"):
+            vectors = np.array([row["vector"] for row in rows], np.float32)
+            names, pictures = [row["id"] for row in rows], [base64.b64decode(row["picture"]) for row in rows]
+            yield Part(vectors, names, [dict(row["metadata"]) for row in rows], pictures)
+
     def picture(self, name: str | int) -> bytes | None:
         """The small picture of an id as WebP; None where the id or its picture is absent."""
         rows = self._rows([str(name)], ["picture"])
@@ -216,12 +224,19 @@ class MilvusIndex:
     def counts(self, key: str = "label") -> dict[Any, int]:
         """How many have each value of a metadata key, the most frequent first. It reads all metadata."""
         counted: Counter[Any] = Counter()
-        pages = self._client.query_iterator(self._name, batch_size=1000, output_fields=["metadata"])
-        while page := pages.next():
-            values = [row["metadata"].get(key) for row in page]
+        for rows in self._pages("metadata"):
+            values = [row["metadata"].get(key) for row in rows]
             counted.update(value for value in values if isinstance(value, str | int | float))
-        pages.close()
         return most_frequent(counted)
+
+    def _pages(self, *fields: str) -> Iterator[list[dict[str, Any]]]:
+        """These fields of all items."""
+        pages = self._client.query_iterator(self._name, batch_size=PORTION, output_fields=list(fields))
+        try:
+            while page := pages.next():
+                yield page
+        finally:
+            pages.close()
 
     def _rows(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
         """Those of the items that are there."""

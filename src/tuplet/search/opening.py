@@ -1,7 +1,7 @@
 """An index by its address: a folder of this machine, or a Milvus collection."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tuplet.models import Embedder
 from tuplet.search.filters import Where
-from tuplet.search.incoming import Ids, Things
+from tuplet.search.incoming import Ids, Part, Things
 from tuplet.search.index import Index
 from tuplet.search.milvus import MilvusIndex, is_milvus
 from tuplet.search.results import Hit
@@ -43,6 +43,7 @@ class Searchable(Protocol):
         self, queries: Things, k: int = 10, *, where: Where | None = None, distinct: float | None = None
     ) -> Sequence[list[Hit]]: ...
     def vectors(self, ids: Ids) -> np.ndarray: ...  # noqa: D102
+    def parts(self) -> Iterator[Part]: ...  # noqa: D102
     def picture(self, name: str | int) -> bytes | None: ...  # noqa: D102
     def known(self, ids: Ids) -> set[str]: ...  # noqa: D102
     def counts(self, key: str = "label") -> dict[Any, int]: ...  # noqa: D102

@@ -1,0 +1,52 @@
+"""An index once more at another address: a folder without the rows that were deleted, or a Milvus collection."""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from tuplet.durable import flush
+from tuplet.models import Embedder
+from tuplet.search.milvus import is_milvus
+from tuplet.search.opening import Searchable, create, open
+
+
+def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Embedder | None = None) -> Searchable:
+    """Copy what an index holds to an address that is new, as `create` takes it; and open the copy.
+
+    Deleted rows stay behind, and so does an approximate index: build it again. A collection of Milvus does not hold
+    its model: give it as `embedder`. A folder is there when it is complete, and not before.
+
+    >>> import tempfile, torch
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> index = create(folder / "points.index", dim=2)
+    >>> index.add(torch.eye(2), ids=["east", "north"])
+    >>> index.delete("east")
+    >>> copy(folder / "points.index", folder / "smaller.index").search(torch.tensor([1.0, 0.0]))[0]
+    [Hit(id='north', score=-1.4142..., metadata={})]
+    """
+    source = open(where, embedder)
+    if is_milvus(os.fspath(to)):
+        return _filled(source, os.fspath(to))
+    folder = Path(to)
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists; copy to a name that is new")
+    aside = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        _filled(source, aside)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    flush(folder.parent)
+    return open(folder, embedder)
+
+
+def _filled(source: Searchable, to: str | os.PathLike[str]) -> Searchable:
+    if source.has_model:
+        made = create(to, metric=source.metric, embedder=source.embedder)
+    else:
+        made = create(to, dim=source.dim, metric=source.metric)
+    for part in source.parts():
+        made.add(part.vectors, part.ids, part.metadata, pictures=part.pictures)
+    return made

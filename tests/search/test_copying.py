@@ -1,0 +1,85 @@
+"""A copy of an index holds what the index holds, and is there wholly or not at all."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tuplet import models, search
+from tuplet.search import index as folder_index
+
+
+@pytest.fixture
+def points(tmp_path, monkeypatch):
+    """An index of 40 points, of which every seventh was deleted; read a few rows at a time."""
+    monkeypatch.setattr(folder_index, "PART", 6)
+    vectors = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    index = search.create(tmp_path / "points.index", dim=4, metric="cosine")
+    metadata = [{"label": f"käfer {i % 3}", "year": 2000 + i} if i % 5 else {} for i in range(40)]
+    index.add(vectors, range(40), metadata, pictures=[b"picture" * i for i in range(40)])
+    index.delete(range(0, 40, 7))
+    return index
+
+
+def contents(index):
+    return {
+        name: (vector.tolist(), metadata, picture)
+        for part in index.parts()
+        for name, vector, metadata, picture in zip(part.ids, part.vectors, part.metadata, part.pictures, strict=True)
+    }
+
+
+def test_what_was_deleted_stays_behind(points, tmp_path):
+    made = search.copy(tmp_path / "points.index", tmp_path / "smaller.index")
+    assert (len(made), made.metric) == (34, "cosine")
+    assert list(contents(made)) == [str(i) for i in range(40) if i % 7]
+    assert contents(made) == contents(points)
+    assert (tmp_path / "smaller.index" / "vectors.f32").stat().st_size == 34 * 4 * 4
+    queries = torch.randn(3, 4)
+    assert list(made.search(queries, 40)) == list(points.search(queries, 40))
+    made.add(torch.ones(1, 4), "7")
+    assert len(search.open(tmp_path / "smaller.index")) == 35
+
+
+def test_the_model_comes_along(tmp_path):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    index = search.create(tmp_path / "things.index", embedder=models.create("convnet", dim=8))
+    index.add(tmp_path / "red.png", "red")
+    made = search.copy(tmp_path / "things.index", tmp_path / "copy.index")
+    assert made.picture("red") == index.picture("red")
+    assert made.search(tmp_path / "red.png")[0] == index.search(tmp_path / "red.png")[0]
+
+
+def test_a_copy_that_fails_leaves_nothing(points, tmp_path, monkeypatch):
+    def parts(self):
+        yield from list(whole(self))[:2]
+        raise OSError("the disk is full")
+
+    whole = search.Index.parts
+    monkeypatch.setattr(search.Index, "parts", parts)
+    with pytest.raises(OSError, match="the disk is full"):
+        search.copy(tmp_path / "points.index", tmp_path / "smaller.index")
+    assert [path.name for path in tmp_path.iterdir()] == ["points.index"]
+
+
+def test_what_is_there_is_not_written_over(points, tmp_path):
+    with pytest.raises(FileExistsError, match="exists; copy to a name that is new"):
+        search.copy(tmp_path / "points.index", tmp_path / "points.index")
+    with pytest.raises(FileNotFoundError, match=r"none.index does not exist"):
+        search.copy(tmp_path / "none.index", tmp_path / "copy.index")
+    assert [path.name for path in tmp_path.iterdir()] == ["points.index"]
+
+
+def test_an_empty_index(tmp_path):
+    search.create(tmp_path / "empty.index", dim=3)
+    assert len(search.copy(tmp_path / "empty.index", tmp_path / "copy.index")) == 0
+
+
+def test_to_milvus_and_back(points, tmp_path):
+    pytest.importorskip("pymilvus", reason="Milvus needs pymilvus")
+    pytest.importorskip("milvus_lite", reason="the embedded Milvus needs milvus-lite")
+    collection = search.copy(tmp_path / "points.index", tmp_path / "points.db")
+    assert contents(collection) == contents(points)
+    collection.close()
+    back = search.copy(tmp_path / "points.db", tmp_path / "back.index")
+    assert (back.metric, contents(back)) == ("cosine", contents(points))
