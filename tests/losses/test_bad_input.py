@@ -206,7 +206,7 @@ def test_rows_that_give_something_else(rows, given):
 
 
 def test_hooks_for_saved_tensors():
-    """The engine differentiates a block as soon as it has it, with a transform that knows no hooks."""
+    """The engine differentiates a block as soon as it has it: hooks would see every table on the way."""
     x = X.clone().requires_grad_()
     with refused(RuntimeError, "RAWLoss", "save_on_cpu", "outside"), torch.autograd.graph.save_on_cpu():
         LOSS(x, Y)

@@ -118,6 +118,13 @@ class TestDerivatives:
         (thrice,) = torch.autograd.grad(3 * case.make()(x, labels) + 1, x)
         torch.testing.assert_close(thrice, 3 * once)
 
+    def test_rows_that_look_at_no_pair_move_nothing(self):
+        view = View("dot", x := torch.eye(4, requires_grad=True), torch.tensor([0, 0, 1, 1]), block_rows=3)
+        value = view.mean(lambda s, positive, negative: (positive.sum(1), negative.any(1)))
+        (gradient,) = torch.autograd.grad(value, x)
+        assert value == 1
+        assert not gradient.any()
+
     def test_nra_pulls_no_ties_apart(self):
         """A negative as near as the positive, both at the lower end of the row, where the transfer function is flat."""
         gallery = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64, requires_grad=True)
