@@ -193,7 +193,7 @@ def test_pictures_and_vectors_need_models_that_take_them(tmp_path):
 def test_every_option_is_documented_as_it_is():
     page = DOCS.read_text()
     for option in describe_options():
-        assert f"| `{option.name}` | `{option.default!r}` | {option.about} |" in page
+        assert f"| `{option.name}` | {option.kind} | `{option.default!r}` | {option.about} |" in page
 
 
 @pytest.mark.parametrize("name", training.RECIPES)
