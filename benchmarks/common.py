@@ -67,7 +67,8 @@ def machine(device: str = "cpu") -> str:
         return torch.cuda.get_device_name()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
-    return f"{torch.get_num_threads()} threads on {os.cpu_count()} cores of {model}"
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)} on {os.cpu_count()} cores of {model}"
 
 
 def versions(*packages: str) -> dict[str, str]:
