@@ -125,6 +125,15 @@ class TestDerivatives:
         assert value == 1
         assert not gradient.any()
 
+    @pytest.mark.parametrize("case", [case for case in CASES if list(case.make().parameters())], ids=str)
+    def test_what_stands_in_for_a_parameter_gets_its_gradient(self, case):
+        """Such as the tensors of `functional_call`, and whatever torch's parametrisations compute."""
+        (x, labels), loss = batch(case), case.make()
+        stand_ins = {name: 1 * p for name, p in loss.named_parameters()}
+        value = torch.func.functional_call(loss, stand_ins, (x, labels))
+        ours, theirs = (torch.autograd.grad(v, list(loss.parameters())) for v in (value, loss(x, labels)))
+        torch.testing.assert_close(ours, theirs)
+
     def test_nra_pulls_no_ties_apart(self):
         """A negative as near as the positive, both at the lower end of the row, where the transfer function is flat."""
         gallery = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64, requires_grad=True)
@@ -234,6 +243,23 @@ class TestView:
 
         means = [view.mean(rows, own=(scale * weight,)) for scale in (1e-3, 1e3)]
         torch.testing.assert_close(*means)
+
+    def test_counts_are_constants_however_a_loss_is_looked_at(self, monkeypatch):
+        """In blocks, as a whole table for the weights, and where a rule names the pairs."""
+
+        class Softly(losses.RowLoss):
+            def rows(self, s, positive, negative):
+                return masked_sum(s.square(), positive), masked_sum(s.sigmoid(), negative)
+
+        x, labels = batch(BY_NAME["raw"])
+        x.requires_grad_()
+        loss = Softly()
+        (surrogate,) = torch.autograd.grad((loss.weights(x, labels) * (x @ x.T)).sum(), x)
+        torch.testing.assert_close(value_and_gradient(loss, x, labels, block_rows=5)[1], surrogate)
+        loss.mining = mining.SemiHard()
+        marked = value_and_gradient(loss, x, labels)
+        monkeypatch.setattr("tuplet.rows.view.LISTED_PART", 1)
+        torch.testing.assert_close(value_and_gradient(loss, x, labels), marked)
 
     def test_max_per_class_changes_nothing_but_the_look_at_the_labels(self):
         for name in ("triplet_all", "triplet_semi_hard", "smooth_triplet", "npair_all", "angular", "angular_hinge"):

@@ -46,7 +46,7 @@ class MarginLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """The rows; a β that learns is an input of theirs."""
-        return view.mean(self.rows, shared=(self.beta,) if isinstance(self.beta, nn.Parameter) else ())
+        return view.mean(self.rows, shared=(self.beta,) if isinstance(self.beta, Tensor) else ())
 
     def rows(
         self, s: Tensor, positive: Tensor, negative: Tensor, learned: Tensor | None = None

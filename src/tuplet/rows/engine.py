@@ -96,18 +96,12 @@ def _step(
     positive = block_positives(walk.same, labels, gallery_labels, valid, walk.member, start)
     negative = block_negatives(positive, valid, walk.member, start)
     table = raw.table()
-    wide = geo.widest(table.device)
 
     def function(table: Tensor, *moving: Tensor) -> Any:
         fresh = iter(moving)
         inputs = [next(fresh) if want else x for x, want in zip(extras, wanted[2:], strict=True)]
         out = walk.rows(table, positive, negative, *inputs)
-        if walk.reduce != "total":
-            return out, ()
-        check_rows(out, table.shape[0])
-        total, count = out
-        # The sums of a large batch pass what float32 can count.
-        return torch.where(count > 0, total, 0).sum(dtype=wide), count.sum(dtype=wide)
+        return totals(out, table.shape[0]) if walk.reduce == "total" else (out, ())
 
     moving = [x for x, want in zip(extras, wanted[2:], strict=True) if want]
     if not any(wanted):
@@ -119,6 +113,15 @@ def _step(
     # Where only the gradient is asked for, the compiler need not form the result.
     result = result if cotangent is None else result.new_empty(0)
     return _Step(result, count, geo.slopes(weights, table, walk.geometry).to(slope_dtype), gradients)
+
+
+def totals(out: Any, queries: int) -> tuple[Tensor, Tensor]:
+    """Σ totals and Σ counts of what a row function gives for some queries. A count is a constant, whatever it is of."""
+    check_rows(out, queries)
+    total, count = out
+    # The sums of a large batch pass what float32 can count.
+    wide = geo.widest(total.device)
+    return torch.where(count > 0, total, 0).sum(dtype=wide), count.detach().sum(dtype=wide)
 
 
 def _differentiated(
@@ -135,7 +138,7 @@ def _differentiated(
         if not result.requires_grad:
             return result, beside, [torch.zeros_like(x) for x in inputs]
         gradients = torch.autograd.grad(result, fresh, cotangent, materialize_grads=True)
-    return result.detach(), beside.detach() if isinstance(beside, Tensor) else beside, gradients
+    return result.detach(), beside, gradients
 
 
 def step_for(walk: Walk, table: Tensor) -> Callable[..., _Step]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tuplet.rows import geometry as geo
 from tuplet.rows.checks import check_class_size
-from tuplet.rows.engine import COMPILED_ENTRIES, Reduce, Walk, default_block_rows, walk_rows
+from tuplet.rows.engine import COMPILED_ENTRIES, Reduce, Walk, default_block_rows, totals, walk_rows
 from tuplet.rows.masks import block_negatives, block_positives, equal_labels
 from tuplet.rows.members import Members, members_by_label, members_by_mask, most_of
 from tuplet.rows.picked import picked
@@ -106,7 +106,10 @@ class View:
         return ratio(*self.total(rows, **inputs))
 
     def total(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Σ totals and Σ counts. rows(…) gives a total and a count for each query; no count, no total."""
+        """Σ totals and Σ counts. rows(…) gives a total and a count for each query; no count, no total.
+
+        Counts are constants: a gradient comes from the totals alone.
+        """
         total, count = self._walk("total", rows, **inputs)
         if self.ranks:
             total, count = self.ranks.sum(total), self.ranks.sum(count)
@@ -139,7 +142,8 @@ class View:
         if self.table is not None:
             positive = block_positives(self.same, self.labels, self.there_labels, self.valid, self.member, 0)
             negative = block_negatives(positive, self.valid, self.member, 0)
-            return _reduced(reduce, rows(self.table, positive, negative, *inputs))
+            out = rows(self.table, positive, negative, *inputs)
+            return totals(out, self.table.shape[0]) if reduce == "total" else out
         walk = Walk(
             rows=rows,
             reduce=reduce,
@@ -174,7 +178,7 @@ class View:
             *(self._input(x)[columns] for x in extras.other),
             *(self._input(x) for x in extras.shared),
         )
-        return _reduced(reduce, out)
+        return totals(out, len(columns)) if reduce == "total" else out
 
     def _picked(self, columns: Tensor) -> Tensor:
         """The similarity or distance of each query of this process's share and each of its columns."""
@@ -319,15 +323,6 @@ def _middle(a: Tensor, p: Tensor, near: Tensor) -> Tensor:
     square = (a.square() + p.square()) / 2 - near.square()[:, None] / 4
     apart = square > 0
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
-
-
-def _reduced(reduce: Reduce, out: Any) -> Any:
-    """What all the rows at once come to."""
-    if reduce != "total":
-        return out
-    total, count = out
-    wide = geo.widest(total.device)
-    return torch.where(count > 0, total, 0).sum(dtype=wide), count.sum(dtype=wide)
 
 
 def ratio(total: Tensor, count: Tensor) -> Tensor:
