@@ -70,6 +70,26 @@ def test_dropout_is_the_same_in_both_passes():
     assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_loss_that_draws_draws_anew_at_every_step(dropout):
+    """From where a loop that embeds the pieces once would have it draw."""
+    x, drawn = torch.randn(12, 5, dtype=torch.float64), []
+
+    def drawing(v):
+        drawn.append(torch.rand(1).item())
+        return v.square().sum() * drawn[-1]
+
+    net = network(dropout)
+    torch.manual_seed(3)
+    for _ in range(3):
+        drawing(torch.cat([net(piece) for piece in x.split(5)]))
+    torch.manual_seed(3)
+    for _ in range(3):
+        backward(net, x, drawing, piece_size=5)
+    assert drawn[:3] == drawn[3:]
+    assert len(set(drawn)) == 3
+
+
 @pytest.mark.parametrize(("piece_size", "held"), [(None, 0), (12, 0), (5, 2), (3, 3)])
 def test_all_pieces_but_the_last_are_held_back(piece_size, held):
     count = 0

@@ -49,12 +49,15 @@ def backward(
     value = loss_of(embeddings)
     scale(value).backward()
     assert embeddings.grad is not None
+    # The loss may have drawn too, and is to draw on from there in the next step.
+    after = random_state(inputs.device)
     for number, gradient in enumerate(embeddings.grad.split(piece_size)):
         set_random_state(before[number], inputs.device)
         with hold() if number + 1 < len(pieces) else nullcontext():
             again = embed(pieces[number])
             if again.requires_grad:  # else all of the network is frozen, and only the loss learns
                 again.backward(gradient)
+    set_random_state(after, inputs.device)
     return value.detach(), embeddings.detach()
 
 
