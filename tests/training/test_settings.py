@@ -147,6 +147,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
         ({"seed": 2**64}, "seed is 18446744073709551616; it must be at least 0 and below 2⁶³"),
         ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),
+        (
+            {"memory": 10, "loss": "angular", "loss_options": {"max_per_class": 4}},
+            "max_per_class is 4 and a memory of 10 may hold more of a class; leave it out",
+        ),
     ],
 )
 def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):

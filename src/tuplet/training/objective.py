@@ -148,7 +148,7 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
 
 
 def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int) -> None:
-    """Refuse a loss that knows fewer classes than are trained, and a memory for one that looks at none."""
+    """Refuse a loss that knows fewer classes than are trained, and a memory that it would not look at, or not at all of."""
     name, proxies = type(loss).__name__, getattr(loss, "proxies", None)
     # On a GPU the loss itself does not look at the labels. One that is named gets as many proxies as it needs.
     if isinstance(settings.loss, RowLoss) and proxies is not None and len(proxies) < classes:
@@ -159,6 +159,12 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int) -> Non
     if settings.memory and not _takes_gallery(loss):
         raise ValueError(
             f"memory is {settings.memory} and {name} compares its batch with no other; use memory=0, or another loss"
+        )
+    # On a GPU, where nobody counts, a loss would not see the others.
+    if loss.max_per_class is not None and loss.max_per_class < settings.memory:
+        raise ValueError(
+            f"max_per_class is {loss.max_per_class} and a memory of {settings.memory} may hold more of a class; "
+            "leave it out: training knows its batches"
         )
 
 
