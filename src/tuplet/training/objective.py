@@ -148,7 +148,7 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
 
 
 def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int) -> None:
-    """Refuse a loss that knows fewer classes than are trained, and a memory that it would not look at, or not at all of."""
+    """Refuse a loss that knows fewer classes than are trained, and a memory that it would not see, or not all of."""
     name, proxies = type(loss).__name__, getattr(loss, "proxies", None)
     # On a GPU the loss itself does not look at the labels. One that is named gets as many proxies as it needs.
     if isinstance(settings.loss, RowLoss) and proxies is not None and len(proxies) < classes:
