@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import evaluation_oracles as oracle
 from tuplet import evaluation as ev
-from tuplet.evaluation import ranks, scores
+from tuplet.evaluation import ranks, scores, topk
 
 
 def literal(queries, gallery, k, metric, labels=None):
@@ -69,6 +69,31 @@ def test_copies_keep_the_order_of_their_places_in_any_tile(monkeypatch):
     again = ev.nearest(queries, gallery, k=50)
     assert torch.equal(again.indices, expected.indices)
     assert torch.equal(again.scores, expected.scores)
+
+
+@pytest.mark.parametrize("metric", scores.METRICS)
+@pytest.mark.parametrize("labelled", [False, True])
+def test_ties_in_hundreds_need_one_more_look_at_the_gallery(monkeypatch, metric, labelled):
+    """Copies of a query among others, in tiles small enough that what is at hand is sorted out on the way."""
+    monkeypatch.setattr(ranks, "TILE_ENTRIES", {"cpu": 512, "cuda": 1})
+    monkeypatch.setattr(topk, "TILE_ENTRIES", {"cpu": 512, "cuda": 1})
+    generator = torch.Generator().manual_seed(4)
+    gallery = torch.nn.functional.normalize(torch.randn(3000, 12, generator=generator), dim=1)
+    gallery[5::4] = gallery[2]
+    queries, labels = gallery[5:21:4].clone(), torch.randint(0, 2, (3000,), generator=generator)
+    looked, table = 0, scores.Scores.table
+
+    def counted(self, block, columns):
+        nonlocal looked
+        found = table(self, block, columns)
+        looked += found.numel()
+        return found
+
+    monkeypatch.setattr(scores.Scores, "table", counted)
+    ties = (labels[5:21:4], labels) if labelled else None
+    found = ev.nearest(queries, gallery, 30, metric=metric, wrong_first=ties)
+    assert looked < 2.1 * len(queries) * len(gallery)
+    assert found.indices.tolist() == literal(queries.double(), gallery.double(), 30, metric, ties)
 
 
 def test_order_is_right_where_float32_tables_cannot_tell():

@@ -1,6 +1,6 @@
 """The k nearest members of a gallery: exact, blocked, over anything from a tensor to a file larger than RAM."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -48,7 +48,7 @@ def nearest(
 
     A float32 table finds k candidates and a few spare ones, and their exact scores order them. That is certain when no
     member left out can, by the table's bound on rounding, reach the last one kept. The few queries where it is not are
-    looked at again with a float64 table and, at real ties, with more candidates.
+    looked at again with a float64 table: all that may reach it, real ties above all, get exact scores.
 
     >>> x = torch.tensor([[0.0], [1.0], [3.0]])
     >>> nearest(x, k=1)
@@ -84,18 +84,26 @@ def nearest(
 
     todo = torch.arange(q.count, device=q.device)
     fits = (q.max_norm + g.max_norm) ** 2 < torch.finfo(q.dtype).max
-    dtype, width = q.dtype if fits else torch.float64, min(k + SPARE, members)
-    while len(todo):
-        scores = Scores(q, g, metric, dtype)
-        height, _ = tile_shape(len(todo), g.count, q.dim, q.device)
-        unsure = []
-        for rows in track(todo.split(max(1, min(height, budget(TILE_ENTRIES, q.device) // width))), "searching"):
-            block, columns, certain = _search(scores, rows, k, width, width == members, hide, labels)
-            found.scores[rows], found.indices[rows] = similarity(block, metric), columns
-            unsure.append(rows[~certain])
-        todo = torch.cat(unsure)
-        dtype, width = torch.float64, width if dtype == torch.float32 else min(4 * width, members)
+    scores, width = Scores(q, g, metric, q.dtype if fits else torch.float64), min(k + SPARE, members)
+    unsure = []
+    for rows in _blocks(todo, scores, width):
+        block, columns, certain = _search(scores, rows, k, width, width == members, hide, labels)
+        found.scores[rows], found.indices[rows] = similarity(block, metric), columns
+        unsure.append(rows[~certain])
+    todo = torch.cat(unsure)
+    if not len(todo):
+        return found
+    scores = Scores(q, g, metric, torch.float64)
+    for rows in _blocks(todo, scores, 2 * k):
+        block, columns = _settled(scores, rows, k, found.indices[rows, -1], hide, labels)
+        found.scores[rows], found.indices[rows] = similarity(block, metric), columns
     return found
+
+
+def _blocks(todo: Tensor, scores: Scores, width: int) -> Iterable[Tensor]:
+    """Queries that are looked at together, where each has `width` members at hand."""
+    height, _ = tile_shape(len(todo), scores.gallery.count, scores.queries.dim, todo.device)
+    return track(todo.split(max(1, min(height, budget(TILE_ENTRIES, todo.device) // width))), "searching")
 
 
 def _allowed(among: Any, gallery: Vectors, own: bool) -> Tensor:
@@ -133,17 +141,62 @@ def _search(
     return exact.gather(1, order), columns.gather(1, order), certain
 
 
-def _candidates(scores: Scores, rows: Tensor, width: int, hide: Hide) -> tuple[Tensor, Tensor]:
-    """The `width` members with the highest scores of the table, merged tile by tile."""
+def _settled(
+    scores: Scores, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Exact scores and indices of the best k, where `last` is the k-th best of some of the members.
+
+    What the table puts below `last` by more than the doubt is behind it for certain. All others get exact scores.
+    """
+
+    def best() -> tuple[Tensor, Tensor, Tensor]:
+        """The first k of each row; of equals, those with a lower index stand first already."""
+        line, columns, exact = (torch.cat(parts) for parts in zip(*found, strict=True))
+        # Stable sorts, the least important key first: wrong before right, then score, then row.
+        order = torch.arange(len(line), device=rows.device)
+        if labels is not None:
+            order = (labels[1][columns] == labels[0][rows[line]]).long().argsort(stable=True)
+        order = order[exact[order].argsort(descending=True, stable=True)]
+        order = order[line[order].argsort(stable=True)]
+        counts = line.bincount(minlength=len(rows))
+        place = torch.arange(len(line), device=rows.device) - (counts.cumsum(0) - counts)[line[order]]
+        order = order[place < k]
+        return line[order], columns[order], exact[order]
+
     block = scores.query_block(rows)
+    doubt = scores.doubt(rows)
+    least = scores.table(block, last).diagonal()[:, None] - doubt
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for start, tile in _tiles(scores, block, rows, hide):
+        reaching = tile >= least
+        if k <= tile.shape[1] and int(reaching.sum()) > SPARE * k * len(rows):  # real ties, or a `last` that is far off
+            least = torch.maximum(least, tile.topk(k, 1).values[:, -1:] - doubt)
+            reaching = tile >= least
+        line, place = reaching.nonzero(as_tuple=True)
+        if len(line):
+            found.append((line, place + start, scores.exact(rows[line], place + start)))
+        if sum(len(part[0]) for part in found) > budget(TILE_ENTRIES, rows.device):
+            found = [best()]
+    _, columns, exact = best()
+    return exact.view(-1, k), columns.view(-1, k)
+
+
+def _tiles(scores: Scores, block: Tensor, rows: Tensor, hide: Hide) -> Iterator[tuple[int, Tensor]]:
+    """The table of a block of queries, tile by tile, each with the member that it starts from."""
     count = scores.gallery.count
-    best = torch.empty(len(rows), 0, dtype=scores.dtype, device=rows.device)
-    columns = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
     step = tile_shape(len(rows), count, scores.queries.dim, rows.device)[1]
     step = max(step // GROUP * GROUP, min(step, GROUP))
     for start in range(0, count, step):
         tile = scores.table(block, slice(start, start + step))
         hide(tile, rows, start)
+        yield start, tile
+
+
+def _candidates(scores: Scores, rows: Tensor, width: int, hide: Hide) -> tuple[Tensor, Tensor]:
+    """The `width` members with the highest scores of the table, merged tile by tile."""
+    best = torch.empty(len(rows), 0, dtype=scores.dtype, device=rows.device)
+    columns = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
+    for start, tile in _tiles(scores, scores.query_block(rows), rows, hide):
         better = _better(tile, best[:, -1]) if best.shape[1] == width else None
         if better is None:
             top = tile.topk(min(width, tile.shape[1]), 1)
