@@ -43,7 +43,7 @@ results: .venv/ready
 ## make docs    the API reference, built from the docstrings into site/
 docs: .venv/ready
 	$(BIN)/python -c 'from pdoc.__main__ import cli; from tuplet import load, train; cli()' \
-		--docformat google --output-directory site tuplet
+		--docformat google --template-directory docs/reference --output-directory site tuplet
 
 clean:
 	rm -rf .venv site build dist *.egg-info
