@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--peer-gib", type=float, default=10.0, help="what the peer may take on a CPU")
     parser.add_argument("--phase", choices=PHASES, help="on a GPU, this one alone; the other's figures are kept")
     parser.add_argument("--sample", type=int, default=1, help="on a GPU, every so-manieth loss; nothing is written")
-    parser.add_argument("--seconds", type=float, default=240.0, help="on a GPU, what all of it may take")
+    parser.add_argument("--seconds", type=float, default=300.0, help="on a GPU, what all of it may take")
     arguments = parser.parse_args()
     if arguments.device == "cuda":
         performance.run([arguments.phase] if arguments.phase else PHASES, arguments.sample, arguments.seconds)

@@ -15,7 +15,7 @@ import common
 import performance_page
 from loss_cases import CASES, MANY_SIZES, METHOD, SAMPLED
 from performance_accuracy import accuracy
-from performance_jobs import FULL, HALF, TURN_S, Look, first_calls, floor, host, name, one_loss, training_step
+from performance_jobs import FULL, HALF, Look, first_calls, floor, host, name, one_loss, training_step
 from performance_targets import PHASES, targets
 from performance_turns import Job, in_turn, one_process
 
@@ -28,6 +28,8 @@ SMOOTH = (METHOD, "binomial deviance", "generalised lifted", "cosine contrastive
 ROUNDS = 3
 #: Seconds in which all processes must be ready.
 READY_S = 100.0
+#: Seconds in which one loss is compiled at one size, for which nobody else has compiled anything.
+COMPILING_S = 60.0
 
 
 def plan(phase: str, device: str) -> list[Job]:
@@ -60,7 +62,7 @@ def plan(phase: str, device: str) -> list[Job]:
         *(losses(case.name, (MEDIUM, HALF, True), (LARGE, HALF, case.name == METHOD)) for case in CASES),
         *(precise(*checked[k : k + 2]) for k in range(0, len(checked), 2)),
         losses(SAMPLED, (BIG, HALF, True)),
-        Job(first_calls, (MANY_SIZES, HALF, device)),
+        Job(first_calls, (MANY_SIZES, HALF, device), turn_s=COMPILING_S),
     ]
 
 
@@ -70,7 +72,7 @@ def sampled(jobs: list[Job], every: int) -> list[Job]:
     return [job for kind in kinds for job in [job for job in jobs if job.function is kind][::every]]
 
 
-def run(phases: Sequence[str] = PHASES, sample: int = 1, most_s: float = 240.0, device: str = "cuda") -> None:
+def run(phases: Sequence[str] = PHASES, sample: int = 1, most_s: float = 300.0, device: str = "cuda") -> None:
     """Measure some phases, keep what is known of the others, and make the page; or measure a sample, and print it."""
     start, began = time.monotonic(), now()
     saved = f"losses_{device}"
@@ -81,7 +83,7 @@ def run(phases: Sequence[str] = PHASES, sample: int = 1, most_s: float = 240.0, 
         found: dict[int, dict[str, Any]] = {}
         cores: set[int] = set()
         processes = [one_process(jobs)] if phase == "small" else jobs
-        for row in in_turn(processes, READY_S, TURN_S, start + most_s, cores):
+        for row in in_turn(processes, READY_S, start + most_s, cores):
             if quickest := row.get("host", {}).get("quickest"):
                 cores.clear()
                 cores.update(quickest)

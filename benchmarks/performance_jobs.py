@@ -27,8 +27,8 @@ LEAST, MOST, SHORT, LONG = 5, 300, 0.3, 2.0
 #: Steps that are launched in a row before they are waited for, where one takes less than so many milliseconds; and how
 #: many such rows are timed, as far as SHORT allows.
 IN_A_ROW, IN_A_ROW_MS, ROWS = 20, 10.0, 15
-#: Where the peer is estimated to need more than this it is left out; and what one loss may take in its turn.
-PEER_GIB, TURN_S = 100.0, 15.0
+#: Where the peer is estimated to need more than this it is left out.
+PEER_GIB = 100.0
 #: Rows that the floor multiplies at once, and how many such blocks stand for all of a large batch.
 FLOOR_ROWS, FLOOR_BLOCKS = 4096, 16
 

@@ -39,11 +39,14 @@ class Job:
     function: Callable[..., Steps]
     arguments: tuple[Any, ...]
     rows: tuple[Row, ...] = ({},)
+    turn_s: float = 15.0
+    """Seconds that one of its steps may take."""
 
 
 def one_process(jobs: Sequence[Job]) -> Job:
     """One job that does what all of these do, and pauses where they pause."""
-    return Job(_one_by_one, (jobs,), tuple(row for job in jobs for row in job.rows))
+    longest = max(job.turn_s for job in jobs)
+    return Job(_one_by_one, (jobs,), tuple(row for job in jobs for row in job.rows), longest)
 
 
 def _one_by_one(jobs: Sequence[Job]) -> Steps:
@@ -66,7 +69,6 @@ def _one_by_one(jobs: Sequence[Job]) -> Steps:
 def in_turn(
     jobs: Sequence[Job],
     ready_s: float,
-    turn_s: float,
     until: float = float("inf"),
     cores: Collection[int] = (),
 ) -> Iterator[Row]:
@@ -89,7 +91,7 @@ def in_turn(
                         worker.end("was not reached: the time for all of them was up")
                         continue
                     performance_cores.hold(worker.process.pid, cores)
-                    row = worker.step(turn_s)
+                    row = worker.step()
                     if row is None:
                         paused.append(worker)
                     elif not worker.ended:
@@ -109,16 +111,17 @@ def in_turn(
 class _Worker:
     def __init__(self, context: Any, job: Job) -> None:
         self.rows, self.reason, self.ended = [dict(row) for row in job.rows], "", False
+        self.turn_s = job.turn_s
         self.filled: set[int] = set()
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, job.function, job.arguments), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
 
-    def step(self, seconds: float) -> Row | None:
+    def step(self) -> Row | None:
         """One step, alone: the row it was for, or None where it pauses."""
         self.pipe.send("go")
-        return self.hear(time.monotonic() + seconds, f"was stopped after {seconds:g} s")
+        return self.hear(time.monotonic() + self.turn_s, f"was stopped after {self.turn_s:g} s")
 
     def hear(self, deadline: float, late: str) -> Row | None:
         """What it has found, joined to its row; None where it pauses, and an empty row where it has ended."""

@@ -112,9 +112,11 @@ def test_a_peer_that_was_measured_holds_nothing(bench, fails):
 
 def test_jobs_take_turns_and_keep_what_they_found(bench):
     turns = bench("performance_turns")
-    troubled = [turns.Job(function, (), ({}, {"job": function.__name__})) for function in (stuck, broken, dying)]
+    troubled = [
+        turns.Job(function, (), ({}, {"job": function.__name__}), turn_s=1) for function in (stuck, broken, dying)
+    ]
     well = [turns.Job(fine, (name,), ({}, {})) for name in "ab"]
-    rows = [dict(row) for row in turns.in_turn([*well, *troubled], ready_s=60, turn_s=1)]
+    rows = [dict(row) for row in turns.in_turn([*well, *troubled], ready_s=60)]
     assert rows == [
         *({"first": "a"}, {"first": "b"}, {"found": 1}, {"second": "a"}, {"second": "b"}),
         {"job": "stuck", "failed": "was stopped after 1 s"},
@@ -126,7 +128,7 @@ def test_jobs_take_turns_and_keep_what_they_found(bench):
 def test_jobs_in_one_process_take_the_same_turns(bench):
     turns = bench("performance_turns")
     job = turns.one_process([turns.Job(fine, (name,), ({}, {"of": name})) for name in "ab"] + [turns.Job(clock, ())])
-    first_a, first_b, clocked, *second = (dict(row) for row in turns.in_turn([job], ready_s=60, turn_s=5))
+    first_a, first_b, clocked, *second = (dict(row) for row in turns.in_turn([job], ready_s=60))
     assert [first_a, first_b] == [{"first": "a"}, {"first": "b"}]
     assert clocked["process"] != os.getpid()
     assert second == [{"of": "a", "second": "a"}, {"of": "b", "second": "b"}]
@@ -230,9 +232,9 @@ class TestPageOfTwoPhases:
 
 def test_jobs_that_are_late_are_named(bench):
     turns = bench("performance_turns")
-    (row,) = turns.in_turn([turns.Job(slow_start, ())], ready_s=0.5, turn_s=1)
+    (row,) = turns.in_turn([turns.Job(slow_start, ())], ready_s=0.5)
     assert row == {"failed": "was not ready after 0.5 s"}
-    rows = list(turns.in_turn([turns.Job(fine, ("a",), ({}, {}))], ready_s=60, turn_s=1, until=0))
+    rows = list(turns.in_turn([turns.Job(fine, ("a",), ({}, {}))], ready_s=60, until=0))
     assert rows == [{"failed": "was not reached: the time for all of them was up"}] * 2
 
 
@@ -259,7 +261,7 @@ def test_a_figure_of_several_rounds_is_their_median(bench, monkeypatch):
 class TestCores:
     def test_all_threads_of_a_process_are_held_in_its_turn(self, bench):
         turns, cores = bench("performance_turns"), [min(os.sched_getaffinity(0))]
-        (row,) = turns.in_turn([turns.Job(where, ())], ready_s=60, turn_s=5, cores=cores)
+        (row,) = turns.in_turn([turns.Job(where, ())], ready_s=60, cores=cores)
         assert len(row["cores"]) > 1
         assert all(held == cores for held in row["cores"])
 
