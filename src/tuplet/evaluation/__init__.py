@@ -1,7 +1,7 @@
 """How well embeddings retrieve, cluster, verify and identify: functions of embeddings and labels.
 
-Embeddings are tensors on any device, arrays, or memory-mapped files larger than RAM; labels are integers of any size.
-Nothing here holds a table of all pairs.
+Embeddings are tensors on any device, arrays, or memory-mapped files larger than RAM; labels are integers,
+any that fit into int64. Nothing here holds a table of all pairs.
 """
 
 from tuplet.evaluation.clustering import ami, clustering, nmi, pairwise_f1

@@ -176,7 +176,7 @@ def _as_matrix(source: Any, name: str) -> Tensor:
 
 
 def as_labels(labels: Any, count: int, name: str = "labels") -> Tensor:
-    """One int64 for each of `count` rows, on the CPU, from a list, an array or a tensor of integers of any size.
+    """One int64 for each of `count` rows, on the CPU, from a list, an array or a tensor of integers.
 
     >>> as_labels([2**53, 2**53 + 1], 2)
     tensor([9007199254740992, 9007199254740993])
