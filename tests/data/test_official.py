@@ -49,7 +49,7 @@ def test_cub(monkeypatch, tmp_path):
 
 def test_a_wrong_count_is_a_sentence(tmp_path):
     with pytest.raises(
-        ValueError, match=r"^CUB-200-2011 has 5,864 train images, but .* has 3: fetch it again, or pass"
+        ValueError, match=r"^CUB-200-2011 has 5,864 train images, but .* has 3: fetch it again, or open it"
     ):
         tuplet_data.open(cub(tmp_path))
     assert len(tuplet_data.open(tmp_path, complete=False)) == 5

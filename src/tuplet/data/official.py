@@ -33,7 +33,7 @@ class Layout:
             if found[split] != count:
                 raise ValueError(
                     f"{self.title} has {count:,} {split} images, but {source} has {found[split]:,}: "
-                    f"fetch it again, or pass complete=False to use it as it is"
+                    "fetch it again, or open it as it is with complete=False in Python"
                 )
 
 
