@@ -212,3 +212,10 @@ def test_hooks_for_saved_tensors():
         LOSS(x, Y)
     with refused(RuntimeError, "RAWLoss", "checkpoint", "outside"):
         checkpoint(LOSS, x, Y, use_reentrant=False)
+
+
+@pytest.mark.parametrize("loss", [LOSS, losses.LiftedStructureLoss(), losses.HistogramLoss()], ids=str)
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap], ids=["grad", "vmap"])
+def test_transforms_of_functions(loss, transform):
+    with refused(RuntimeError, type(loss).__name__, "torch.func", r"backward\(\)"):
+        transform(lambda x: loss(x.view(6, 4), Y))(X.view(1, 6, 4))

@@ -108,12 +108,10 @@ class RowLoss(Shown):
         try:
             value = evaluate(self, view)
         except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):
-                raise
-            raise RuntimeError(
-                f"{type(self).__name__} cannot be computed under saved-tensor hooks, such as save_on_cpu's or those of "
-                "checkpoint(use_reentrant=False); call it outside of them: it holds one block of its table at a time"
-            ) from error
+            for sign, remedy in _SURROUNDINGS.items():
+                if sign in str(error):
+                    raise RuntimeError(f"{type(self).__name__} cannot be computed {remedy}") from error
+            raise
         if isinstance(view.rule, Mining):
             view.rule.advance()
         return value
@@ -143,6 +141,14 @@ class RowLoss(Shown):
             return table_weights(self, self.arrange(view))
 
 
+#: Where a loss cannot be computed, by what torch says there, and what to do instead.
+_SURROUNDINGS = {
+    "saved tensor hooks": (
+        "under saved-tensor hooks, such as save_on_cpu's or those of checkpoint(use_reentrant=False); call it outside "
+        "of them: it holds one block of its table at a time"
+    ),
+    "setup_context": "inside torch.func's grad, vjp, jvp or vmap; take its gradient by backward() or autograd.grad",
+}
 _TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
 
 
