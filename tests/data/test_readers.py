@@ -54,6 +54,24 @@ def test_the_folders_of_splits_may_be_in_capitals(tmp_path):
     assert sorted(data.splits) == ["test", "train"]
 
 
+def test_the_one_folder_of_a_tar_may_hold_the_splits(tmp_path):
+    """As `tar cf birds.tar birds` packs it; else `birds/train/ant` and `birds/test/ant` were two classes."""
+    for name in ["birds/train/ant/1.png", "birds/test/ant/1.png", "birds/test/bee/1.png"]:
+        picture(tmp_path / "here" / name)
+    data = tuplet_data.open(pack(tmp_path / "here", tmp_path / "birds.tar"))
+    assert data.class_names == ("ant", "bee")
+    assert sorted(data.splits) == ["test", "test", "train"]
+
+
+def test_folders_named_like_splits_among_others_are_classes(tmp_path):
+    for name in ["birds/train/1.png", "birds/test/1.png", "cars/train/1.png"]:
+        picture(tmp_path / name)
+    assert tuplet_data.open(tmp_path).class_names == ("birds/test", "birds/train", "cars/train")
+    assert tuplet_data.open(tmp_path / "birds").class_names == ("test", "train")
+    picture(tmp_path / "one" / "cars" / "train" / "vw" / "1.png")
+    assert tuplet_data.open(tmp_path / "one").class_names == ("cars/train/vw",)
+
+
 def test_a_folder_may_have_the_ending_of_a_file(tmp_path):
     for name in ("birds.csv", "birds.npz"):
         picture(tmp_path / name / "ant" / "1.png")

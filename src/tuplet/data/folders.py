@@ -1,5 +1,7 @@
 """Class folders, on disk or in a tar."""
 
+from collections.abc import Sequence
+
 import torch
 
 from tuplet.data.dataset import Dataset
@@ -15,7 +17,8 @@ SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "galler
 def class_folders(files: Files) -> Dataset:
     """Images whose folder is their class: `bee/1.jpg`, or `train/bee/1.jpg` where all top folders name splits.
 
-    A split may be in capitals. The class is the whole path of the folder, so `latin/a` and `greek/a` are two.
+    A split may be in capitals, and several may lie in the one folder that is on top, as in a tar of a folder. The class
+    is the whole path of the folder, so `latin/a` and `greek/a` are two.
     """
     names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
     if not names:
@@ -24,11 +27,19 @@ def class_folders(files: Files) -> Dataset:
     for name, folders in zip(names, parts, strict=True):
         if not folders:
             raise ValueError(f"the image {name} in {files.source} lies in no class folder; move it into one")
-    splits = None
-    if all(len(folders) > 1 and folders[0].lower() in SPLIT_FOLDERS for folders in parts):
-        splits = tuple(folders[0].lower() for folders in parts)
+    splits, inside = _splits(parts), [folders[1:] for folders in parts]
+    if splits is None and len({folders[0] for folders in parts}) == 1 and len(set(_splits(inside) or ())) > 1:
+        splits, parts = _splits(inside), inside
+    if splits is not None:
         parts = [folders[1:] for folders in parts]
     classes = ["/".join(folders) for folders in parts]
     number = {name: label for label, name in enumerate(sorted(set(classes)))}
     labels = torch.tensor([number[name] for name in classes])
     return Dataset(labels, tuple(number), images=[files[name] for name in names], splits=splits)
+
+
+def _splits(parts: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+    """The splits that the first folders name, where each of them is one and holds classes."""
+    if all(len(folders) > 1 and folders[0].lower() in SPLIT_FOLDERS for folders in parts):
+        return tuple(folders[0].lower() for folders in parts)
+    return None
