@@ -31,7 +31,8 @@ class RowLoss(Shown):
     >>> round(Lifted()(torch.eye(4), torch.tensor([0, 0, 1, 1])).item(), 4)
     0.6931
 
-    A loss that needs more than one look, or learns something, overrides `value(view)`: see `tuplet.rows.View`.
+    A loss that needs more than one look, or learns something, overrides `value(view)`: see `tuplet.rows.View`. One with
+    `moves_gallery = False` holds the gallery constant; one that sets `self.mining` gets the pairs that the rule keeps.
     """
 
     geometry: geo.Geometry = "dot"
@@ -128,8 +129,9 @@ class RowLoss(Shown):
         """w[i, j] = ∂value/∂v_ij, with v_ij the similarity or distance of the ordered pair (i, j).
 
         The surrogate Σ w_ij·v_ij, with w held constant, has the loss's own gradient (Unified view 2019, Theorem
-        3.1). With a gallery it is that of the queries: what gallery members are to each other is constant. The table
-        is formed whole here.
+        3.1), but for a `norm_penalty`; where `moves_gallery` is False, with the vector of j held constant too. With a
+        gallery it is that of the queries: what gallery members are to each other is constant. The table is formed
+        whole here.
 
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
