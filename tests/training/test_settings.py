@@ -12,6 +12,8 @@ import torch
 from training_tools import dropping, pictures, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
+from tuplet.training.assemble import decide
+from tuplet.training.processes import Team
 from tuplet.training.recipes import recipe_for
 from tuplet.training.resolve import Unsaid, described, plain, resolve
 from tuplet.training.settings import Settings, describe_options
@@ -183,6 +185,16 @@ def test_what_is_refused_is_refused_before_a_picture_is_read_and_leaves_no_folde
     with pytest.raises((TypeError, ValueError, ImportError)):
         training.train(pictures(), tmp_path / "run", **{**small, **wrong})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "each"), [(losses.RAWLoss(), 4), (losses.NPairLoss(), 2), (losses.TripletLoss(mining="disjoint"), 3)]
+)
+def test_batches_of_fewer_classes_than_processes_are_refused_at_the_start(loss, each):
+    settings, three = Settings(loss=loss, model="mlp", batch_size=2 * each), Team(0, 3, torch.device("cpu"))
+    with pytest.raises(ValueError, match=f"a batch of {2 * each} is 2 groups of {each}, .* of {3 * each} or more"):
+        decide(vectors(), settings, three)
+    decide(vectors(), dataclasses.replace(settings, batch_size=3 * each), three)
 
 
 def test_pictures_and_vectors_need_models_that_take_them(tmp_path):

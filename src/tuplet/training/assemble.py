@@ -16,6 +16,7 @@ from tuplet.training.sampler import (
     class_share,
     make_sampler,
     refuse_unfilled_batches,
+    refuse_unshared_batches,
     refuse_unsuited_batches,
     usable_sizes,
     usual_batch_size,
@@ -40,6 +41,7 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     # Everything that would be refused later is refused now, since decoding pictures may take long.
     refuse_unsuited_batches(probe, settings)
     refuse_unfilled_batches(settings, size, usable_sizes(trained))
+    refuse_unshared_batches(settings, size, team.size)
     refuse_unsuited_loss(probe, settings, len(trained.classes))
     learning(settings, embedder, probe)
     make_augment(settings, embedder.preprocessing)

@@ -88,6 +88,16 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
     raise ValueError(f"a batch of {size} {what}; choose a batch_size of {most // each * each} or less{instead}")
 
 
+def refuse_unshared_batches(settings: Settings, size: int, processes: int) -> None:
+    """Refuse batches of fewer classes than there are processes, since classes stay whole; those of n-groups vary."""
+    each = class_share(settings)
+    if size // each < processes and settings.sampler != "ngroup":
+        raise ValueError(
+            f"a batch of {size} is {size // each} groups of {each}, too few for {processes} processes; "
+            f"choose a batch_size of {processes * each} or more"
+        )
+
+
 def largest_batch(settings: Settings, class_sizes: list[int]) -> int:
     """The most examples that classes of these sizes give: n-groups do not repeat those of a small class."""
     each = class_share(settings)
