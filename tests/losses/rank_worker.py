@@ -87,6 +87,13 @@ def main(rank, world, store):
         compare(f"ddp {name}", *one_and_many(case, extra.get(name, case.make), world, rank, True, {}), failures)
     # Fewer pairs than processes: one of them has nothing to walk.
     compare("tiny", *one_and_many(by_name["npair_mc"], losses.NPairLoss, world, rank, False, {}, n=4), failures)
+    # Labels of any type, beside a comparison of one's own.
+    (start, stop), (x, labels) = slices(world, N)[rank], batch(by_name["raw"], N)
+    for dtype in (torch.bool, torch.int16, torch.uint32, torch.bfloat16):
+        tags = torch.stack([labels % 2, labels % 3], 1).to(dtype)
+        look = {"same": lambda a, b: (a[:, None] == b).all(-1)}
+        value = losses.RAWLoss()(x[start:stop], tags[start:stop], ranks=True, **look)
+        compare(f"labels of {dtype}", [losses.RAWLoss()(x, tags, **look)], [value], failures)
     # A memory that every rank fills with the whole batch, as training does.
     case = by_name["raw_vthm"]
     x, labels = batch(case, N)

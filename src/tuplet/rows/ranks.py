@@ -22,7 +22,8 @@ class _Gather(torch.autograd.Function):
         # Collectives take equal shapes: pad to the largest, then cut the padding off.
         padded = _padded(x, max(sizes))
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=group)
+        # As bytes: labels may be of a type that a backend does not know.
+        dist.all_gather([part.view(torch.uint8) for part in parts], padded.view(torch.uint8), group=group)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
