@@ -207,6 +207,12 @@ def test_a_name_nobody_has_is_a_sentence():
         models.create("resnet5O")
 
 
+def test_the_folder_of_an_embedder_is_no_name(tmp_path):
+    models.create("convnet", dim=4).save(tmp_path / "best")
+    with pytest.raises(ValueError, match=r"best is a folder and no backbone's name; .* tuplet\.load"):
+        models.create(f"{tmp_path}/best")
+
+
 @pytest.mark.parametrize("weights", [None, "pretrained"])
 def test_a_name_that_is_nearly_right_gets_the_right_one(weights):
     with pytest.raises((ValueError, ImportError), match="did you mean 'convnet'"):

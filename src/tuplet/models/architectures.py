@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tuplet.models.backbone import Backbone, initialise
@@ -50,5 +51,10 @@ def _check(name: str, options: Mapping[str, Any]) -> None:
 
 def timms(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:
     """A model of timm's; a name that it cannot make brings the nearest one that is built in to mind."""
+    if "/" in name and Path(name).is_dir():
+        raise ValueError(
+            f"{name} is a folder and no backbone's name; in Python a saved embedder is read by tuplet.load, and trains "
+            "on where it is given as the model"
+        )
     close = difflib.get_close_matches(name, ARCHITECTURES, 1) if not name.startswith("timm/") else []
     return TimmModel(name, options, pretrained, built_in=close[0] if close else None)
