@@ -2,6 +2,7 @@
 
 import math
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_loss_that_is_no_number_stops_with_step_cause_and_files(how, said, tmp
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["progress"]["step"] == 2
     assert all(bool(value.isfinite().all()) for value in saved["embedder"].values())
+
+
+def test_the_numbers_of_a_bad_batch_are_those_of_the_arrays_that_were_given(tmp_path):
+    """And not of the training examples among them: here those are the second half."""
+    data = replace(vectors(), splits=("test",) * 36 + ("train",) * 36)
+    with pytest.raises(FloatingPointError):
+        training.train(data, tmp_path, **{**QUICK, "loss": Broken("nan")})
+    named = [int(file.split()[1]) for file in events(tmp_path, "failure")[0]["files"]]
+    assert set(named) <= set(range(36, 72))
+    assert len(data.labels[named].unique()) == 4
 
 
 @pytest.mark.parametrize("how", ["nan", "gradient"])

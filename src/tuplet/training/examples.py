@@ -35,11 +35,16 @@ class Part:
 class Examples:
     """Training, validation and test examples, and how pictures become inputs of the network."""
 
+    opened: Dataset
     train: Part
     validation: Part
     test: Part
     augment: Augment | None
     ks: tuple[int, ...]
+
+    def path(self, place: int) -> str:
+        """Where a training example comes from: its file, or its number in the arrays that were given."""
+        return self.opened.path(int(self.train.indices[place]))
 
     def inputs(self, batch: Batch, step: int) -> Tensor:
         """What the network is trained on: pictures cropped and changed at random, vectors as they are."""
@@ -87,6 +92,7 @@ def make_examples(
 
     train, test = part(split.train), part(split.test)
     return Examples(
+        opened=data,
         # One proxy a class: the labels that are trained on count from 0.
         train=replace(train, store=replace(train.store, data=train.data.dense())),
         validation=part(split.validation) if settings.validation and settings.test_on == "test" else test,

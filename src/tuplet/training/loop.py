@@ -212,7 +212,7 @@ class Loop:
             if not math.isfinite(loss) or self.left_out > (SCALES if self.state.scaler.is_enabled() else 0):
                 cause = likely_cause(self.settings, self.state, embeddings, loss)
                 places = [place for own in self.team.of_all(examples.tolist()) for place in own]
-                files = [self.examples.train.data.path(place) for place in places]
+                files = [self.examples.path(place) for place in places]
                 self._stop(step, f"the loss is {loss:g}", cause, files)
             self.state.progress.losses.append(loss)
         return gradient
