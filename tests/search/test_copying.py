@@ -75,6 +75,17 @@ def test_an_empty_index(tmp_path):
     assert len(search.copy(tmp_path / "empty.index", tmp_path / "copy.index")) == 0
 
 
+def test_a_copy_into_milvus_that_fails_leaves_no_collection(points, tmp_path):
+    pytest.importorskip("pymilvus", reason="Milvus needs pymilvus")
+    pytest.importorskip("milvus_lite", reason="the embedded Milvus needs milvus-lite")
+    points.add(torch.ones(1, 4), "x" * 2000)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="over 1024 bytes"):
+            search.copy(tmp_path / "points.index", tmp_path / "points.db")
+    with pytest.raises(FileNotFoundError, match="has no collection 'tuplet'"):
+        search.open(tmp_path / "points.db")
+
+
 def test_to_milvus_and_back(points, tmp_path):
     pytest.importorskip("pymilvus", reason="Milvus needs pymilvus")
     pytest.importorskip("milvus_lite", reason="the embedded Milvus needs milvus-lite")

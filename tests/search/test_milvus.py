@@ -130,6 +130,15 @@ def test_an_id_may_hold_anything(address):
         assert index.known([name, "other"]) == {"other"}
 
 
+def test_all_items_are_read_whatever_their_ids_hold(address, monkeypatch):
+    monkeypatch.setattr(milvus, "PORTION", 1)
+    names = sorted(["a\\tb", "a\\x41", 'say "x"', "back\\", "it's", "two\nlines", '" or id != "', "ü日本", "zebra"])
+    index = search.create(f"{address}#pages", dim=2)
+    index.add(torch.arange(18.0).view(9, 2), names, [{"label": "x"}] * 9)
+    assert sorted(name for part in index.parts() for name in part.ids) == names
+    assert index.counts() == {"x": 9}
+
+
 def test_refusals(address):
     index = search.create(f"{address}#refusals", dim=2)
     with pytest.raises(FileExistsError, match="already"):

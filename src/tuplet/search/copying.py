@@ -4,6 +4,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 from tuplet.durable import flush
 from tuplet.models import Embedder
@@ -15,7 +16,8 @@ def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Em
     """Copy what an index holds to an address that is new, as `create` takes it; and open the copy.
 
     Deleted rows stay behind, and so does an approximate index: build it again. A collection of Milvus does not hold
-    its model: give it as `embedder`. A folder is there when it is complete, and not before.
+    its model: give it as `embedder`. A folder is there when it is complete, and not before; a copy that fails leaves
+    nothing, but one that is killed leaves a collection that is not complete.
 
     >>> import tempfile, torch
     >>> folder = Path(tempfile.mkdtemp())
@@ -27,13 +29,18 @@ def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Em
     """
     source = open(where, embedder)
     if is_milvus(os.fspath(to)):
-        return _filled(source, os.fspath(to))
+        made = _empty(source, to)
+        try:
+            return _filled(made, source)
+        except BaseException:
+            made.drop()
+            raise
     folder = Path(to)
     if folder.exists():
         raise FileExistsError(f"{folder} exists; copy to a name that is new")
     aside = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        _filled(source, aside)
+        _filled(_empty(source, aside), source)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -42,11 +49,14 @@ def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Em
     return open(folder, embedder)
 
 
-def _filled(source: Searchable, to: str | os.PathLike[str]) -> Searchable:
+def _empty(source: Searchable, to: str | os.PathLike[str]) -> Any:
+    """An index of the same kind."""
     if source.has_model:
-        made = create(to, metric=source.metric, embedder=source.embedder)
-    else:
-        made = create(to, dim=source.dim, metric=source.metric)
+        return create(to, metric=source.metric, embedder=source.embedder)
+    return create(to, dim=source.dim, metric=source.metric)
+
+
+def _filled(made: Searchable, source: Searchable) -> Searchable:
     for part in source.parts():
         made.add(part.vectors, part.ids, part.metadata, pictures=part.pictures)
     return made

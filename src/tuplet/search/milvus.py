@@ -150,6 +150,11 @@ class MilvusIndex:
         """Let go of the connection, or of the file."""
         self._client.close()
 
+    def drop(self) -> None:
+        """Take the collection away, with all that is in it."""
+        self._client.drop_collection(self._name)
+        self.close()
+
     def add(
         self,
         things: Things,
@@ -234,6 +239,8 @@ class MilvusIndex:
         pages = self._client.query_iterator(self._name, batch_size=PORTION, output_fields=list(fields))
         try:
             while page := pages.next():
+                # Its next filter begins behind the last id, which it would put between quotes as it is.
+                pages._next_id = _quoted(page[-1]["id"])[1:-1]
                 yield page
         finally:
             pages.close()
@@ -293,7 +300,12 @@ def _among(names: list[str]) -> Iterator[str]:
     id in ["it's", "an \"x\""]
     """
     for start in range(0, len(names), PORTION):
-        yield f"id in {json.dumps(names[start : start + PORTION], ensure_ascii=False)}"
+        yield f"id in {_quoted(names[start : start + PORTION])}"
+
+
+def _quoted(value: Any) -> str:
+    """Text, numbers or a list of them as Milvus's filters write them."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _condition(where: Where) -> str:
@@ -308,7 +320,6 @@ def _condition(where: Where) -> str:
         for value in asked:
             if not (isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
                 raise ValueError(f"the filter {key}={value!r} is not one for Milvus; use text, numbers or booleans")
-        name = json.dumps(key, ensure_ascii=False)
-        terms = [f"metadata[{name}] == {json.dumps(value, ensure_ascii=False)}" for value in asked]
+        terms = [f"metadata[{_quoted(key)}] == {_quoted(value)}" for value in asked]
         parts.append(f"({' or '.join(terms)})" if terms else "id == ''")
     return " and ".join(parts)
