@@ -46,6 +46,17 @@ class TestBlocks:
             value_and_gradient(case.make(), x, labels, block_rows=4)
         assert 0 < seen.numbers < 120**2 / 4
 
+    @pytest.mark.parametrize("loss", [losses.AngularLoss(), losses.NPairAngularLoss()], ids=str)
+    def test_tables_of_the_pairs_of_large_classes_are_no_larger_than_others(self, loss, monkeypatch):
+        """A batch whose own table is small, and whose positive pairs are five times as many as its queries."""
+        x, labels = batch(BY_NAME["angular"])
+        expected = value_and_gradient(loss, x, labels % 2)
+        budget = 8 * x.shape[0] * (x.shape[0] + 1)
+        monkeypatch.setitem(TABLE_BYTES, "cpu", budget)
+        with LargestTensor() as seen:
+            torch.testing.assert_close(value_and_gradient(loss, x, labels % 2), expected)
+        assert seen.numbers <= budget // 8
+
     @pytest.mark.parametrize("geometry", ["dot", "euclidean"])
     @given(block_rows=st.integers(1, 9), seed=st.integers(0, 10**6))
     def test_picked_pairs_are_those_of_the_table(self, geometry, block_rows, seed):

@@ -69,6 +69,8 @@ class View:
     """The position of query 0 among the queries of all processes."""
     table: Tensor | None = None
     """The whole table as a variable of its own, for `weights`; otherwise tables are formed block by block."""
+    formed: bool = False
+    """Whether the table was formed of the vectors (`whole`), and may be again."""
 
     @property
     def size(self) -> int:
@@ -196,8 +198,12 @@ class View:
 
     @property
     def _block_rows(self) -> int:
+        return self._block_of(self.size)
+
+    def _block_of(self, rows: int) -> int:
+        """How many of so many rows that look at this gallery make a block."""
         here = self.queries
-        return self.block_rows or default_block_rows(self.size, self.there.shape[0], here.dtype, here.device)
+        return self.block_rows or default_block_rows(rows, self.there.shape[0], here.dtype, here.device)
 
     def _input(self, x: Tensor) -> Tensor:
         if isinstance(x, nn.Parameter):
@@ -214,7 +220,7 @@ class View:
         alone = self.gallery is None and self.member and self.ranks is None
         if self.table is not None or not (small and alone) or torch.compiler.is_compiling():
             return self
-        return replace(self, table=whole_table(self.queries, self.geometry, self.moves_gallery))
+        return replace(self, table=whole_table(self.queries, self.geometry, self.moves_gallery), formed=True)
 
     # Single pairs, other queries
 
@@ -277,7 +283,8 @@ class View:
         else:
             place, exists = torch.arange(n * most, device=columns.device), exists.flatten()
         a, p = place // max(most, 1), columns.flatten()[place]
-        if self.table is not None:
+        # Of large classes the pairs are many times the queries, and their tables too large to be formed at once.
+        if self.table is not None and (not self.formed or self._block_of(len(a)) >= len(a)):
             together, table, near = self.queries[:0], *self._pair_tables(a, p, once)
         else:
             # Sums are not exact in a half type.
@@ -297,6 +304,7 @@ class View:
             same=same,
             member=False,
             table=table,
+            formed=False,
         )
         return pairs, exists, near
 
