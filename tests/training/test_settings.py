@@ -91,6 +91,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
         ({"per_class": 1}, "per_class is 1, which leaves no example a positive; choose 2 or more"),
         ({"batch_size": 3}, "takes 4 at a time; choose a multiple of 4, such as 8"),
+        ({"batch_size": 30}, "takes 4 at a time; choose a multiple of 4, such as 24"),  # of the six classes
         (
             {"batch_size": 28},
             "a batch of 28 is 7 classes of 4, and only 6 training classes have two examples; choose a batch_size of 24 "

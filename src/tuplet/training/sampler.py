@@ -73,13 +73,13 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
         raise ValueError(
             f"training needs two classes of two examples or more, and there are {classes}; add examples{instead}"
         )
+    most = size if settings.sampler == "triplet" else largest_batch(settings, class_sizes)
     if size % each:
         raise ValueError(
             f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
-            f"choose a multiple of {each}, such as {max(2, size // each) * each}"
+            f"choose a multiple of {each}, such as {max(2, min(size, most) // each) * each}"
         )
-    most = largest_batch(settings, class_sizes)
-    if settings.sampler == "triplet" or size <= most:
+    if size <= most:
         return
     what = f"is {size // each} classes of {each}, and only {classes} training classes have two examples"
     if settings.sampler == "ngroup":
