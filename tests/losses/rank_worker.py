@@ -27,6 +27,18 @@ def slices(world, n):
     return list(pairwise({2: [0, 7, N], 3: [0, 11, 11, N]}[world]))
 
 
+class Sharpened(losses.NCALoss):
+    """A scale e^k, computed from what is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.k = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def value(self, view):
+        scale = view.learned(self.k).exp()
+        return view.mean(lambda s, positive, negative, scale: self.rows(scale * s, positive, negative), shared=(scale,))
+
+
 def equal_labels(labels, gallery_labels):
     return labels[:, None] == gallery_labels
 
@@ -73,6 +85,7 @@ def main(rank, world, store):
     extra = {
         "margin_drawn": lambda: losses.MarginLoss(learn_beta=True).double(),
         "raw_drawn": lambda: losses.RAWLoss(mining=mining.DistanceWeighted()),
+        "sharpened": Sharpened,
     }
     by_name = {case.name: case for case in CASES}
     for case in CASES:
@@ -82,7 +95,7 @@ def main(rank, world, store):
         single, many = one_and_many(by_name["margin"], make, world, rank, False, {})
         compare(name, single, many, failures)
     # Inside DDP the model's gradients come averaged; the loss's own parameters are whole on every rank already.
-    for name in ("raw_vthm", "lifted_structure", "proxy_anchor", "margin_drawn"):
+    for name in ("raw_vthm", "lifted_structure", "proxy_anchor", "margin_drawn", "sharpened"):
         case = by_name.get(name, by_name["margin"])
         compare(f"ddp {name}", *one_and_many(case, extra.get(name, case.make), world, rank, True, {}), failures)
     # Fewer pairs than processes: one of them has nothing to walk.

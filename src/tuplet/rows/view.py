@@ -36,7 +36,8 @@ class View:
     A row function gets the table of a block of queries (similarities or distances, R×M), the masks of their positives
     and of their negatives, then its extra inputs: `own` tensors cut to the block's queries, `other` tensors of the
     gallery members, `shared` ones as they are. Whatever learns must come in as such an input: a parameter that the
-    function reads from elsewhere gets no gradient.
+    function reads from elsewhere gets no gradient. What is computed from a parameter first, as e^k, is computed from
+    `learned(parameter)`: its gradient is then that of all processes.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> view = View("dot", x, y)
