@@ -65,6 +65,18 @@ def test_recall_is_that_of_queries_it_has_not_seen(tmp_path):
     assert recall(index, drawn[10_000:]) == pytest.approx(about.recall_at_10, abs=0.03)
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
+def test_recall_stays_with_filters_and_deletions(tmp_path, kind):
+    """The nearest among one row in seven lie farther away than the nearest of all."""
+    index = Index.create(tmp_path / "i", dim=16, metric="cosine")
+    index.add(clustered(8_000), range(8_000), [{"seventh": i % 7} for i in range(8_000)])
+    about = index.build_approximate(kind, recall=0.9)
+    queries = clustered(300, seed=1)
+    assert recall(index, queries, where={"seventh": 3}) > about.recall_at_10 - 0.015
+    index.delete([i for i in range(8_000) if i % 7 > 1])
+    assert recall(index, queries) > about.recall_at_10 - 0.015
+
+
 def test_later_rows_and_deletions_count_at_once(tmp_path):
     index = Index.create(tmp_path / "i", dim=16)
     vectors = clustered(1000)

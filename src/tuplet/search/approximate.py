@@ -5,6 +5,7 @@ are scored again by the vectors; all in float32. Rows added after building are s
 was deleted or filtered out is not proposed.
 """
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,15 +187,19 @@ def _efforts(kind: str, built: Any) -> list[int]:
 def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
     faiss = _faiss()
     options: dict[str, Any] = {}
+    effort = about.effort * max(1.0, k / 10)  # it was measured with ten
     if allowed is not None:
+        covered = allowed[: about.rows]
+        effort *= built.ntotal / max(1, int(covered.sum()))  # the nearest are that much farther down the list
         # The selector holds no reference to its bits.
-        bits = np.packbits(allowed[: about.rows], bitorder="little")
+        bits = np.packbits(covered, bitorder="little")
         options["sel"] = faiss.IDSelectorBitmap(bits)
+    effort = min(math.ceil(effort), _efforts(about.kind, built)[-1])
     k = min(k * CANDIDATES[about.kind], about.rows)
     if about.kind == "hnsw":
-        params = faiss.SearchParametersHNSW(efSearch=max(about.effort, k), **options)
+        params = faiss.SearchParametersHNSW(efSearch=max(effort, k), **options)
     else:
-        params = faiss.SearchParametersIVF(nprobe=about.effort, **options)
+        params = faiss.SearchParametersIVF(nprobe=effort, **options)
     # faiss.contrib.torch_utils, which other libraries import, puts a search without parameters in place of this one.
     find = getattr(built, "search_numpy", built.search)
     return find(queries, k, params=params)
