@@ -69,6 +69,16 @@ def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, 
     assert fetch(app, **ask).json()["hits"][0] == {"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}
 
 
+def test_its_model_goes_where_the_one_before_was(tmp_path):
+    serving_one_of_two(tmp_path)
+    index = search.open(tmp_path / "i")
+    index.embedder.to("meta")
+    shutil.rmtree(tmp_path / "i")
+    (tmp_path / "1").rename(tmp_path / "i")
+    assert index.refresh()
+    assert index.embedder.device.type == "meta"
+
+
 def test_labels_counted_while_the_index_changed_are_counted_again(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     writer = search.create(tmp_path / "i", dim=2)

@@ -100,7 +100,10 @@ def read(folder: Path, about: Approximate) -> Any:
     faiss = _faiss()
     path = folder / about.file
     if not path.exists():
-        raise FileNotFoundError(f"{path} is gone: it was built again since this index was opened; open it again")
+        raise FileNotFoundError(
+            f"{path} is gone: it was built again, or another index took its place, since this one was opened; "
+            "refresh it or open it again"
+        )
     try:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:

@@ -16,8 +16,8 @@ def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Em
     """Copy what an index holds to an address that is new, as `create` takes it; and open the copy.
 
     Deleted rows stay behind, and so does an approximate index: build it again. A collection of Milvus does not hold
-    its model: give it as `embedder`. A folder is there when it is complete, and not before; a copy that fails leaves
-    nothing, but one that is killed leaves a collection that is not complete.
+    its model: give it as `embedder`. A folder is there when it is complete, and not before. A copy that fails leaves
+    nothing; one that is killed leaves a folder whose name ends in `.part`, or a part of a collection: delete it.
 
     >>> import tempfile, torch
     >>> folder = Path(tempfile.mkdtemp())

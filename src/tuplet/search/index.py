@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tuplet.durable import flush
 from tuplet.evaluation.inputs import positive_integer
@@ -64,6 +65,7 @@ class Index:
         self._columns = Columns()
         self._loaded: tuple[str, Any] = "", None  # the approximate index, by the name of its file
         self._writers, self._writing = threading.RLock(), False
+        self._device = torch.device("cpu")  # of the model, which another index may bring again
         if embedder is not None:
             self.check_model(embedder)
             self.embedder = embedder
@@ -138,7 +140,7 @@ class Index:
             )
         embedder = load(self.folder / MODEL)
         self.check_model(embedder)
-        return embedder
+        return embedder.to(self._device)
 
     def check_model(self, embedder: Embedder) -> None:
         """Refuse an embedder that did not make this index."""
@@ -152,8 +154,8 @@ class Index:
         manifest = files.read_manifest(self.folder)
         if manifest == self.snapshot.manifest:
             return False
-        if manifest.born != self.snapshot.manifest.born:
-            self.__dict__.pop("embedder", None)
+        if manifest.born != self.snapshot.manifest.born and "embedder" in self.__dict__:
+            self._device = self.__dict__.pop("embedder").device
         self.snapshot = Snapshot(self.folder, manifest, self.snapshot)
         return True
 
