@@ -109,6 +109,33 @@ def test_mining():
         mining.DistanceWeighted(cutoff=2)
 
 
+@pytest.mark.parametrize(
+    ("names", "gives", "words"),
+    [
+        (False, lambda block: block.positive, [r"\(2, 2\)", "bool", "two"]),
+        (False, lambda block: (block.positive, block.table), [r"\(2, 2\)", "float32", "two"]),
+        (False, lambda block: (block.positive, block.negative.any(1)), [r"bool \(2,\)", "two"]),
+        (True, lambda block: (block.positive, block.negative), [r"\(2, 1\)", "tuple", "names"]),
+        (True, lambda block: block.negative, [r"\(2, 1\)", r"bool \(2, 2\)", "names"]),
+    ],
+)
+def test_what_a_rule_gives(names, gives, words, monkeypatch):
+    """A table of two rows was taken for two masks."""
+
+    class Own(mining.Mining):
+        def inputs(self, view):
+            return view.members() if names else ()
+
+        def forward(self, block, *inputs):
+            return gives(block)
+
+    Own.names = names
+    for listed in (128, 0):
+        monkeypatch.setattr("tuplet.rows.view.LISTED_PART", listed)
+        with refused(ValueError, "Own", *words):
+            losses.RAWLoss(mining=Own())(X[:2], Y[:2])
+
+
 def test_options():
     with refused(ValueError, "block_rows", "0"):
         LOSS(X, Y, block_rows=0)

@@ -108,6 +108,33 @@ def check_same(same: Tensor, queries: int, members: int) -> None:
         )
 
 
+def check_kept(kept: Any, table: Tensor, rule: Any) -> None:
+    """What a mining rule that marks gives: the masks of the positives and of the negatives that it keeps."""
+    parts = kept if isinstance(kept, tuple | list) else (kept,)
+    if len(parts) != 2 or not all(_is(x, torch.bool, table.shape) for x in parts):
+        raise ValueError(
+            f"{type(rule).__name__} must keep positives and negatives of a table of shape {tuple(table.shape)}, got "
+            f"{' and '.join(map(_kind, parts))}; return two tensors of bool of that shape"
+        )
+
+
+def check_named(columns: Any, positives: Tensor, rule: Any) -> None:
+    """What a mining rule that names gives: the column of a negative for each positive."""
+    if not _is(columns, torch.int64, positives.shape):
+        raise ValueError(
+            f"{type(rule).__name__} must name a negative for each of {tuple(positives.shape)} positives, got "
+            f"{_kind(columns)}; return a tensor of int64 of that shape, or leave names out"
+        )
+
+
+def _is(x: Any, dtype: torch.dtype, shape: torch.Size) -> bool:
+    return isinstance(x, Tensor) and x.dtype == dtype and x.shape == shape
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
 def check_class_size(largest: int, max_per_class: int) -> None:
     """No class larger than promised."""
     if largest > max_per_class:

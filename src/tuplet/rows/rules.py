@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tuplet.rows import geometry as geo
+from tuplet.rows.checks import check_kept, check_named
 
 if TYPE_CHECKING:
     from tuplet.rows.view import View
@@ -71,9 +72,12 @@ def marking(rule: Rule, rows: Callable[..., Any], seen: int, view: "View") -> Ca
         block = Block(table.detach(), positive, negative, geometry, dim)
         kept = rule(block, *extras[:seen])
         if rule.names:
+            check_named(kept, extras[0], rule)
             votes = torch.zeros_like(negative, dtype=torch.uint8)
             votes = votes.scatter_reduce(1, kept, extras[1].to(torch.uint8), "amax")
             kept = positive, negative.logical_and(votes)
+        else:
+            check_kept(kept, table, rule)
         return rows(table, *kept, *extras[seen:])
 
     return marked
@@ -85,6 +89,7 @@ def naming(rule: Rule, view: "View") -> Callable[..., Tensor]:
 
     def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:
         columns = rule(Block(table.detach(), positive, negative, geometry, dim), *seen)
+        check_named(columns, seen[0], rule)
         return torch.where(seen[1] & negative.gather(1, columns), columns, -1)
 
     return named
