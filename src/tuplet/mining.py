@@ -35,7 +35,10 @@ class Mining(Shown):
         return ()
 
     def forward(self, block: Block, *inputs: Tensor) -> Any:
-        """The masks of the positives and of the negatives that are kept; or columns (R, K) from a rule that names."""
+        """The masks of the positives and of the negatives that are kept, or columns (R, K) from a rule that names.
+
+        A mask is a part of the block's own, as `block.positive & …`: a loss takes it as it is.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define forward(block)")
 
     def advance(self) -> None:
