@@ -124,6 +124,15 @@ def test_a_poor_one_is_refused_with_its_number(tmp_path):
         index.build_approximate("annoy")
 
 
+def test_the_recall_that_a_refusal_names_is_accepted(tmp_path):
+    """It is 0.997 here: not to be rounded to one that is not reached."""
+    index = Index.create(tmp_path / "i", dim=64)
+    index.add(torch.randn(300, 64, generator=torch.Generator().manual_seed(6)), range(300))
+    with pytest.raises(ValueError, match=r"recall=0\.99, or search exactly"):
+        index.build_approximate("ivf_pq", recall=1.0)
+    assert index.build_approximate("ivf_pq", recall=0.99).recall_at_10 > 0.99
+
+
 @pytest.mark.parametrize(("kind", "fewest"), [("hnsw", 11), ("ivf_pq", 16)])
 def test_the_fewest_that_can_be_built(tmp_path, kind, fewest):
     index = Index.create(tmp_path / "i", dim=7)
