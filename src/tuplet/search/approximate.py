@@ -81,7 +81,8 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     else:
         raise ValueError(
             f"{kind} reaches a recall@10 of {reached:.3f} at its best effort, {effort}, below the {recall} asked for; "
-            f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={math.floor(100 * reached) / 100}, or search exactly"
+            f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={math.floor(100 * reached) / 100}, "
+            "or search exactly"
         )
     _add(built, snapshot, sample)
     replace_file(snapshot.folder / file, lambda aside: _write(built, aside))
