@@ -88,6 +88,13 @@ def test_approximate_where_asked(place):
     assert json.loads(exact.output)[0]["hits"][0]["id"] == "red/1.png"
 
 
+def test_an_approximate_index_of_a_collection_is_refused_before_it_is_made(place):
+    made = typed("index", place / "model", place / "photos", "-o", place / "things.db", "--approximate", "hnsw")
+    assert made.exit_code == 2
+    assert "--approximate is for an index in a folder" in " ".join(made.output.replace("│", " ").split())
+    assert not (place / "things.db").exists()
+
+
 def test_searching(place):
     query = place / "photos/green/2.png"
     table = typed("search", place / "things.index", query, "--top", "3")
@@ -136,6 +143,11 @@ def test_a_sheet_that_is_too_wide_for_its_format(place, monkeypatch, ending):
         (["things.index", "photos/red/0.png", "--label", "gren"], 1, "no label 'gren'; did you mean 'green'?"),
         (["things.index", "photos/red/0.png", "--label", "x"], 1, "no label 'x'; it has 3, such as blue, green"),
         (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 0, "0.png: nothing in the index fits"),
+        (
+            ["things.index", "photos/red/0.png", "--where", '{"label": "red"}', "--label", "blue"],
+            0,
+            "0.png: nothing in the index fits",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, sentence):

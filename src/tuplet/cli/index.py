@@ -10,6 +10,7 @@ from tuplet.cli.places import picture_embedder_of
 from tuplet.cli.trouble import say
 from tuplet.search.gathering import LARGE, gather
 from tuplet.search.gathering import photographs as listed
+from tuplet.search.milvus import is_milvus
 
 
 def index(
@@ -39,6 +40,8 @@ def index(
       tuplet index runs/birds cub200.csv --split test -o birds.index
       tuplet index runs/birds photos/ -o http://milvus:19530#birds
     """
+    if is_milvus(out) and approximate in ("hnsw", "ivf_pq"):
+        raise typer.BadParameter("--approximate is for an index in a folder; Milvus chooses the kind of its own")
     embedder = picture_embedder_of(model, device)
     found = listed(photographs, split)  # first, so that a name that is mistyped leaves no empty index behind
     try:

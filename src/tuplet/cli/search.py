@@ -12,6 +12,7 @@ from tuplet import search as searching
 from tuplet.cli.places import embedder_of, pictures_of, usable_device
 from tuplet.cli.show import table
 from tuplet.data.decode import read_image
+from tuplet.search.incoming import choices
 from tuplet.search.looking import contact_sheet, query_views
 
 
@@ -47,7 +48,9 @@ def search(
     things.embedder.to(usable_device(device))
     conditions = _conditions(where)
     if label:
-        conditions["label"] = _labels(things, index, label)
+        named = _labels(things, index, label)
+        also = choices(conditions["label"]) if "label" in conditions else named
+        conditions["label"] = [value for value in named if value in also]
     photographs = [path for given in photographs for path in pictures_of(given)]
     queries = query_views(things, photographs, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
