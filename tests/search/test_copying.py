@@ -62,9 +62,25 @@ def test_a_copy_that_fails_leaves_nothing(points, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["points.index"]
 
 
+def test_a_copy_goes_to_where_it_was_told_although_the_current_folder_changes(points, tmp_path, monkeypatch):
+    def parts(self):
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        yield from whole(self)
+
+    whole = search.Index.parts
+    monkeypatch.setattr(search.Index, "parts", parts)
+    monkeypatch.chdir(tmp_path)
+    search.copy("points.index", "smaller.index")
+    assert len(search.open(tmp_path / "smaller.index")) == 34
+
+
 def test_what_is_there_is_not_written_over(points, tmp_path):
     with pytest.raises(FileExistsError, match="exists; copy to a name that is new"):
         search.copy(tmp_path / "points.index", tmp_path / "points.index")
+    (tmp_path / "points.index" / "link").symlink_to("nowhere")
+    with pytest.raises(FileExistsError, match="link exists; copy to a name that is new"):
+        search.copy(tmp_path / "points.index", tmp_path / "points.index" / "link")
     with pytest.raises(FileNotFoundError, match=r"none.index does not exist"):
         search.copy(tmp_path / "none.index", tmp_path / "copy.index")
     assert [path.name for path in tmp_path.iterdir()] == ["points.index"]

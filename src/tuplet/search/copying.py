@@ -35,8 +35,8 @@ def copy(where: str | os.PathLike[str], to: str | os.PathLike[str], embedder: Em
         except BaseException:
             made.drop()
             raise
-    folder = Path(to)
-    if folder.exists():
+    folder = Path(to).absolute()  # the process may change its own
+    if os.path.lexists(folder):
         raise FileExistsError(f"{folder} exists; copy to a name that is new")
     aside = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.part")
     try:
