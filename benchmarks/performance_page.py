@@ -107,16 +107,17 @@ def training_text(results: Results) -> str:
 
 
 def first_calls(results: Results) -> str:
-    found = results.single("first_calls")
-    if not found:
+    row = next((row for row in results.rows if "first_calls" in row), None)
+    if row is None:
         return "Not measured."
-    calls = found["calls"]
+    calls = row["first_calls"]["calls"]
     later = sorted(call["first_s"] for call in calls[1:])
     met = f"{len(calls)} of {len(MANY_SIZES)}" if len(calls) < len(MANY_SIZES) else str(len(calls))
+    ended = f"; the next {row['cut_short']}" if "cut_short" in row else ""
     return table(
         ["figure", "value"],
         [
-            ["sizes met one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}"],
+            ["sizes met one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}{ended}"],
             ["first call of all", f"{calls[0]['first_s']:.2f} s"],
             ["first call at another size: median", f"{later[len(later) // 2]:.2f} s" if later else "–"],
             ["first call at another size: slowest", f"{later[-1]:.2f} s" if later else "–"],

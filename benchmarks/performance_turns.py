@@ -72,9 +72,9 @@ def in_turn(
     until: float = float("inf"),
     cores: Collection[int] = (),
 ) -> Iterator[Row]:
-    """Fill the rows of all jobs, and yield each as it changes; "failed" says why one is still empty.
+    """Fill the rows of all jobs, and yield each as it changes.
 
-    No step begins after `until` (of `time.monotonic`). The caller may fill `cores` on the way.
+    "failed" says why one is still empty, "cut_short" why no more was found for it. No step begins after `until` (of `time.monotonic`). The caller may fill `cores` on the way.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -148,10 +148,13 @@ class _Worker:
         return {}
 
     def missing(self) -> Iterator[Row]:
-        """The rows that nothing was found for."""
+        """The rows that nothing was found for, and those of which more was to come."""
         for place, row in enumerate(self.rows):
             if place not in self.filled:
                 row["failed"] = self.reason or "was not measured"
+                yield row
+            elif self.reason:
+                row["cut_short"] = self.reason
                 yield row
 
 

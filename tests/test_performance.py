@@ -78,6 +78,8 @@ def test_figures_become_a_page(bench, tmp_path):
     )
     assert least in found["performance targets"]
     assert "| 2 of 20, from 8 to 12 |" in found["performance first calls"]
+    rows[5]["cut_short"] = "was stopped after 60 s"
+    assert "from 8 to 12; the next was stopped after 60 s |" in page.sections(figures)["performance first calls"]
     chart = bench("performance_chart")
     chart.chart(figures, tmp_path / "chart.svg")
     assert chart.digest(figures) in (tmp_path / "chart.svg").read_text()
@@ -119,7 +121,7 @@ def test_jobs_take_turns_and_keep_what_they_found(bench):
     rows = [dict(row) for row in turns.in_turn([*well, *troubled], ready_s=60)]
     assert rows == [
         *({"first": "a"}, {"first": "b"}, {"found": 1}, {"second": "a"}, {"second": "b"}),
-        {"job": "stuck", "failed": "was stopped after 1 s"},
+        *({"found": 1, "cut_short": "was stopped after 1 s"}, {"job": "stuck", "failed": "was stopped after 1 s"}),
         *({"failed": "ValueError: no such thing"}, {"job": "broken", "failed": "ValueError: no such thing"}),
         *({"failed": "its process ended with code 3"}, {"job": "dying", "failed": "its process ended with code 3"}),
     ]
