@@ -74,7 +74,8 @@ def in_turn(
 ) -> Iterator[Row]:
     """Fill the rows of all jobs, and yield each as it changes.
 
-    "failed" says why one is still empty, "cut_short" why no more was found for it. No step begins after `until` (of `time.monotonic`). The caller may fill `cores` on the way.
+    "failed" says why one is still empty, "cut_short" why no more was found for it. No step begins after
+    `until` (of `time.monotonic`). The caller may fill `cores` on the way.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
