@@ -219,11 +219,11 @@ def test_a_geometry_that_is_none():
 @pytest.mark.parametrize(
     ("rows", "given"),
     [
-        (lambda self, s, positive, negative: s.sum(1), r"\(6,\);"),
-        (lambda self, s, positive, negative: (s.sum(), positive.any(1)), r"\(\) and \(6,\);"),
-        (lambda self, s, positive, negative: (s, s > 0), r"\(6, 6\) and \(6, 6\);"),
+        (lambda self, s, positive, negative: s.sum(1), r"torch.float32 \(6,\);"),
+        (lambda self, s, positive, negative: (s.sum(), positive.any(1)), r"torch.float32 \(\) and torch.bool \(6,\);"),
+        (lambda self, s, positive, negative: (s, s > 0), r"torch.float32 \(6, 6\) and torch.bool \(6, 6\);"),
         (lambda self, s, positive, negative: None, "NoneType;"),
-        (lambda self, s, positive, negative: (s.sum(1), 1), r"\(6,\) and int;"),
+        (lambda self, s, positive, negative: (s.sum(1), 1), r"torch.float32 \(6,\) and int;"),
     ],
 )
 def test_rows_that_give_something_else(rows, given):

@@ -57,9 +57,8 @@ def check_rows(given: Any, queries: int) -> None:
     """A total and a count for each query, from a row function."""
     if not isinstance(given, tuple) or len(given) != 2 or any(getattr(x, "shape", None) != (queries,) for x in given):
         parts = given if isinstance(given, tuple) else (given,)
-        kinds = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in parts]
         raise ValueError(
-            f"rows must give a total and a count for each of {queries} queries, got {' and '.join(map(str, kinds))}; "
+            f"rows must give a total and a count for each of {queries} queries, got {' and '.join(map(_kind, parts))}; "
             f"return two tensors of shape ({queries},)"
         )
 
