@@ -104,7 +104,7 @@ METHODS = {
     "angular": Method("Angular (AL)", "angular", {"loss": "angular", **_PAIRS}, own=True),
     "npair_angular": Method("NL&AL", "angular", {"loss": "npair_angular", **_PAIRS}, own=True),
     "binomial": Method("Binomial", "unit", {"loss": "binomial_deviance", **_balanced(5)}),
-    "vthm": Method("VTHM", "unit", {"loss": "cosine_contrastive", "loss_options": _VTHM, **_balanced(5)}, own=True),
+    "vthm": Method("VTHM", "equal", {"loss": "cosine_contrastive", "loss_options": _VTHM, **_balanced(5)}, own=True),
     "binomial_vthm": Method(
         "Binomial+VTHM", "unit", {"loss": "binomial_deviance", "loss_options": _VTHM, **_balanced(5)}, own=True
     ),
@@ -118,9 +118,9 @@ METHODS = {
     "raw_vthm": Method(
         "RAW+VTHM", "unit", {"loss": "raw", "loss_options": _VTHM, **_balanced(5)}, own=True
     ),
-    "margin": Method("Margin, distance-weighted", "unit", {"loss": "margin", **_balanced(5)}),
+    "margin": Method("Margin, distance-weighted", "margin", {"loss": "margin", **_balanced(5)}),
     "histogram": Method("Histogram", "unit", {"loss": "histogram", **_balanced(5)}),
-    "proxy_nca": Method("Proxy-NCA", "proxy", {"loss": "proxy_nca", **_balanced(4)}),
+    "proxy_nca": Method("Proxy-NCA", "nearest proxy", {"loss": "proxy_nca", **_balanced(4)}),
     "proxy_anchor": Method("Proxy-Anchor", "proxy", {"loss": "proxy_anchor", **_balanced(4)}),
     "nra": Method("NRA", "rank", {"loss": "nra", **_GROUPS}, own=True),
     "rll_h": Method("RLL-H", "unit", {"loss": "ranked_list", **_balanced(3)}, own=True),
@@ -141,13 +141,16 @@ TARGETS = {
     "best": {"cub200": 70.0, "cars196": 88.0},
 }
 
-#: The families of methods that need vectors of one kind, and the method that chooses for each.
+#: The families of methods whose vectors or weights are of one kind, and the method that chooses for each.
 FAMILIES = {
     "unit": "raw_vthm",
     "rank": "nra",
     "angular": "npair_angular",
     "free": "npair",
     "proxy": "proxy_anchor",
+    "equal": "vthm",
+    "margin": "margin",
+    "nearest proxy": "proxy_nca",
 }
 
 

@@ -112,6 +112,7 @@ def first_calls(results: Results) -> str:
         return "Not measured."
     calls = row["first_calls"]["calls"]
     later = sorted(call["first_s"] for call in calls[1:])
+    slow = [f"{call['size']:,} ({call['first_s']:.1f} s)" for call in calls[1:] if call["first_s"] > 1]
     met = f"{len(calls)} of {len(MANY_SIZES)}" if len(calls) < len(MANY_SIZES) else str(len(calls))
     ended = f"; the next {row['cut_short']}" if "cut_short" in row else ""
     return table(
@@ -120,7 +121,7 @@ def first_calls(results: Results) -> str:
             ["sizes met one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}{ended}"],
             ["first call of all", f"{calls[0]['first_s']:.2f} s"],
             ["first call at another size: median", f"{later[len(later) // 2]:.2f} s" if later else "–"],
-            ["first call at another size: slowest", f"{later[-1]:.2f} s" if later else "–"],
+            ["other sizes whose first call took over a second", ", ".join(slow) or "none"],
             ["graphs that torch compiled for all of them", str(calls[-1]["graphs"])],
             ["times that it gave up compiling", str(calls[-1]["refused"])],
         ],

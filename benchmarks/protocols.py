@@ -163,7 +163,7 @@ def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]
 
 
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
-    "search": partial(search, families=[name for name in choosing.FAMILIES if name != "proxy"]),
+    "search": partial(search, families=[name for name in choosing.FAMILIES if FAMILIES[name] in TARGETS]),
     "search_all": search,
     "search_best": search_best,
 }
