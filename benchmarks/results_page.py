@@ -61,17 +61,17 @@ column has.
 
 **The photographs** were read from copies that had been squashed to 256 × 256 pixels (WebP) with their first width and
 height beside them, by which crops get their true proportions back. The papers had the originals, most of them 500
-pixels wide in CUB-200-2011 and half of them 640 or more in Cars196; where the best recipe has more pixels than 256, they
-are interpolated. CUB-200-2011 is complete: 5,864 train and 5,924 test. Of Cars196 15 are missing: 8,048 of 8,054 train
-and 8,122 of 8,131 test.
+pixels wide in CUB-200-2011 and half of them 640 or more in Cars196; where the best recipe has more pixels than 256,
+they are interpolated. CUB-200-2011 is complete: 5,864 train and 5,924 test. Of Cars196 15 are missing: 8,048 of 8,054
+train and 8,122 of 8,131 test.
 
 **What was chosen, and on what.** Rates, length and augmentation are chosen on a third of the *training* classes
 ([below](#what-was-chosen)): a run meets the test classes once, after its last step. Four decisions were made with test
 scores in sight: which training classes validate, which alternatives are tried, how often they are measured, and which
-methods choose for themselves (`benchmarks/choosing.py` tells how). So the rows are not wholly blind to the test classes,
-though no rate, length or augmentation was chosen by them. Rows marked † were measured with an earlier choice than the
-one below. The papers chose on their own terms and used GoogLeNet or BN-Inception, so their numbers say where a method
-stood, not which network is better. Values are per cent; ± is the standard deviation over seeds.
+methods choose for themselves (`benchmarks/choosing.py` tells how). So the rows are not wholly blind to the test
+classes, though no rate, length or augmentation was chosen by them. Rows marked † were measured with an earlier choice
+than the one below. The papers chose on their own terms and used GoogLeNet or BN-Inception, so their numbers say where
+a method stood, not which network is better. Values are per cent; ± is the standard deviation over seeds.
 """
 
 
