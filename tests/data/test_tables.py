@@ -34,6 +34,13 @@ def test_labels_may_be_names_and_columns_may_be_called_otherwise(tmp_path):
     assert data.class_names == ("species a", "species b")
 
 
+def test_splits_may_be_in_capitals(tmp_path):
+    picture(tmp_path / "a.png")
+    rows = [{"path": "a.png", "label": label, "split": split} for label, split in enumerate(("Train", "TRAIN", "Test"))]
+    train, test = tuplet_data.open(write_table(tmp_path / "t.csv", rows)).split()
+    assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1], [2])
+
+
 def test_paths_inside_tars_and_true_proportions(tmp_path):
     """Pictures squashed into squares, in two tars beside the table, whose width and height tell their proportions."""
     rows = []
@@ -56,7 +63,8 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
     [
         ("path,label\n", "has no rows"),
         ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species: rename one, or"),
-        ("path;label\na.png;1\n", r"has no column 'path'; its columns are path;label: .*, and separate them by commas"),
+        ("path;label\na.png;1\n", "has the one column 'path;label'; separate path and label by commas"),
+        ("path\tlabel\na.png\t1, 2\n", r"has the one column 'path\\tlabel'; separate path and label by commas"),
         ("", "t.csv is empty; its first line must name the columns path and label"),
         ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2; put fields that hold commas in quotes"),
         ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 both 'y' and 'x'"),

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,24 @@ def _in_tar(path: Path) -> Iterator[Named]:
                 name = member.name.removeprefix("./")
                 if in_place and member.isfile() and not member.issparse():
                     yield name, Piece(str(path), member.offset_data, member.size, name)
-                elif content := tar.extractfile(member):
+                elif content := _extracted(tar, member, path):
                     yield name, Held(content.read(), str(path), name)
             _check_end(tar)
     except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).split(":\n")[0]
         raise ValueError(
             f"{path} cannot be read as a tar: {reason}; fetch it again, or unpack it if it is another archive"
+        ) from error
+
+
+def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> IO[bytes] | None:
+    """The content of a member, or of that to which it is a link; None of a folder."""
+    try:
+        return tar.extractfile(member)
+    except (KeyError, RecursionError) as error:  # a link to nowhere, or to itself
+        raise ValueError(
+            f"{path} has a link from {member.name} to {member.linkname}, which is no file in it; "
+            "pack it with tar --dereference, or without the link"
         ) from error
 
 

@@ -19,10 +19,10 @@ COLUMNS = ("path", "label", "split", "class", "width", "height")
 def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
     """Read a table with the columns path and label, and where it has them split, class, width and height.
 
-    Labels are integers, which the column class may name, or names themselves. Paths start at the table's folder, or
-    lie inside the tars beside it whose names begin with the table's: those of `birds.csv` in `birds_1.tar`. Width and
-    height are a picture's true size; where its pixels have other proportions, crops restore the true ones. `columns`
-    says what the table calls a column: {"label": "species"}.
+    Labels are integers, which the column class may name, or names themselves; splits may be in capitals. Paths start at
+    the table's folder, or lie inside the tars beside it whose names begin with the table's: those of `birds.csv` in
+    `birds_1.tar`. Width and height are a picture's true size; where its pixels have other proportions, crops restore
+    the true ones. `columns` says what the table calls a column: {"label": "species"}.
     """
     rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     found = {name: (columns or {}).get(name, name) for name in COLUMNS}
@@ -30,10 +30,9 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
         if name not in found:
             raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
         if found[name] not in rows:
-            commas = "" if len(rows) > 1 else ", and separate them by commas"
             raise ValueError(
                 f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}: "
-                f"rename one, or give columns= in Python{commas}"
+                "rename one, or give columns= in Python"
             )
     values = {name: rows[column] for name, column in found.items() if column in rows}
     if not values["path"]:
@@ -46,7 +45,7 @@ def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
         labels=labels,
         class_names=names,
         images=_located(path, values["path"]),
-        splits=tuple(values["split"]) if "split" in values else None,
+        splits=tuple(map(str.lower, values["split"])) if "split" in values else None,
         aspects=_aspects(path, values["width"], values["height"]) if {"width", "height"} <= values.keys() else None,
     )
 
@@ -62,6 +61,8 @@ def _csv(path: Path) -> dict[str, list[str]]:
     if not lines:
         raise ValueError(f"{path} is empty; its first line must name the columns path and label")
     header, *rows = lines
+    if len(header) == 1:
+        raise ValueError(f"{path} has the one column {header[0]!r}; separate path and label by commas")
     for name in header:
         if name and header.count(name) > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
