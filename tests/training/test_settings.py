@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from training_tools import dropping, pictures, vectors
+from training_tools import QUICK, dropping, pictures, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
 from tuplet.training.assemble import decide
@@ -161,6 +162,23 @@ def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
         training.train(vectors(), tmp_path / "run", **wrong)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("run/[a-z]*"))
+
+
+@pytest.mark.parametrize(
+    ("late", "sentence"),
+    [
+        ({"warmup": 6}, "the rate rises to the end; give more steps or a smaller warmup"),
+        ({"memory": 20, "memory_start": 9}, "the memory is never used; give more steps or a smaller memory_start"),
+        ({"schedule": "step", "decay_every": 8}, "the rate never falls; give more steps or a smaller decay_every"),
+    ],
+)
+def test_what_the_steps_do_not_reach_is_said(late, sentence, tmp_path):
+    with pytest.warns(UserWarning, match=rf"^\w+=\d with 6 steps: {sentence}$") as said:
+        training.train(vectors(), tmp_path / "run", **{**QUICK, **late})
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.train(vectors(), tmp_path / "longer", **{**QUICK, **late, "steps": 10})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A run put together: first what is decided without reading a picture, then the parts that move."""
 
+import warnings
 from dataclasses import replace
 
 import torch
@@ -45,7 +46,19 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     refuse_unsuited_loss(probe, settings, len(trained.classes))
     learning(settings, embedder, probe)
     make_augment(settings, embedder.preprocessing)
+    _warn_of_too_few_steps(settings)
     return settings, split, embedder.to(team.device)
+
+
+def _warn_of_too_few_steps(settings: Settings) -> None:
+    for name, what in (
+        ("warmup", "the rate rises to the end"),
+        ("memory_start", "the memory is never used"),
+        ("decay_every", "the rate never falls"),
+    ):
+        if (getattr(settings, name) or 0) >= settings.steps:
+            given = f"{name}={getattr(settings, name)} with {settings.steps} steps"
+            warnings.warn(f"{given}: {what}; give more steps or a smaller {name}", stacklevel=5)
 
 
 def assemble(data: Dataset, settings: Settings, split: Split, embedder: Embedder, team: Team) -> tuple[Examples, State]:
