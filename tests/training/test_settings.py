@@ -259,14 +259,14 @@ PAPERS = {
 SIZES = {"cub200": (200, 11_788), "cars196": (196, 16_170), "sop": (22_634, 120_053)}
 
 
-@pytest.mark.parametrize(("name", "benchmark"), PAPERS)
-def test_recipes_say_what_their_papers_say(name, benchmark):
-    classes, examples = SIZES[benchmark]
+@pytest.mark.parametrize(("name", "photographs"), PAPERS)
+def test_recipes_say_what_their_papers_say(name, photographs):
+    classes, examples = SIZES[photographs]
     data = from_features(torch.zeros(examples, 1), torch.arange(examples) % classes)
     recipe = recipe_for(name, data)
     share = "npair" if recipe["sampler"] == "npair" else recipe["per_class"]
     facts = [recipe[key] for key in ("model", "dim", "batch_size")]
-    assert (*facts, share, *(recipe[key] for key in ("optimizer", "rate", "steps"))) == PAPERS[name, benchmark]
+    assert (*facts, share, *(recipe[key] for key in ("optimizer", "rate", "steps"))) == PAPERS[name, photographs]
     assert "on" not in recipe
 
 

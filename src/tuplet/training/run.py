@@ -71,8 +71,8 @@ def train(
     >>> from tuplet.data import from_features
     >>> data = from_features(torch.eye(8).repeat_interleave(5, 0), torch.arange(40) // 5)
     >>> run = train(data, tempfile.mkdtemp(), loss="raw", steps=2, batch_size=16, dim=4)
-    >>> sorted(path.name for path in run.folder.glob("[a-z]*"))
-    ['best', 'checkpoint.pt', 'evaluation.json', 'events.jsonl', 'last', 'run.json', 'vectors.safetensors']
+    >>> sorted(path.name for path in run.folder.glob("[a-z]*.*"))
+    ['checkpoint.pt', 'evaluation.json', 'events.jsonl', 'run.json', 'vectors.safetensors']
     """
     with first_speaks():
         place = named(out)
