@@ -24,6 +24,20 @@ _CALLS = 0x1D8E4E27C47D124F  # how far a key moves from call to call; odd, so th
 class Mining(Shown):
     """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more.
 
+    `forward` is asked block by block, and by some losses once more when the gradient comes back, after `advance`. So
+    what changes from call to call, a draw or a schedule, is an input: those are taken before, and kept.
+
+    >>> class Closing(Mining):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.register_buffer("limit", torch.tensor(2.0))
+    ...     def inputs(self, view):
+    ...         return (self.limit.repeat(view.size, 1),)
+    ...     def forward(self, block, limit):
+    ...         return block.positive, block.negative & (block.distance() < limit)
+    ...     def advance(self):
+    ...         self.limit *= 0.999
+
     A rule that keeps all positives and names one negative for each of them sets `names` and gives their columns: a loss
     then looks at those pairs alone, which is faster.
     """
@@ -31,8 +45,8 @@ class Mining(Shown):
     names = False
 
     def inputs(self, view: View) -> tuple[Tensor, ...]:
-        """Tensors with a row per query that `forward` gets beside the block."""
-        return ()
+        """Tensors with a row per query that `forward` gets beside the block; first the positives, if the rule names."""
+        return view.members() if self.names else ()
 
     def forward(self, block: Block, *inputs: Tensor) -> Any:
         """The masks of the positives and of the negatives that are kept, or columns (R, K) from a rule that names.
@@ -84,10 +98,6 @@ class SemiHard(Mining):
     """
 
     names = True
-
-    def inputs(self, view: View) -> tuple[Tensor, ...]:
-        """The positives by index."""
-        return view.members()
 
     def forward(self, block: Block, *inputs: Tensor) -> Tensor:
         """The choice of each positive."""

@@ -123,9 +123,6 @@ def test_what_a_rule_gives(names, gives, words, monkeypatch):
     """A table of two rows was taken for two masks."""
 
     class Own(mining.Mining):
-        def inputs(self, view):
-            return view.members() if names else ()
-
         def forward(self, block, *inputs):
             return gives(block)
 

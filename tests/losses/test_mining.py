@@ -163,6 +163,52 @@ def test_weights_belong_to_the_next_call():
         torch.testing.assert_close((w + w.T) @ x.detach(), gradient)
 
 
+class Closing(mining.Mining):
+    """Negatives within a limit that falls from call to call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("limit", torch.tensor(1.4))
+
+    def inputs(self, view):
+        return (self.limit.repeat(view.size, 1),)
+
+    def forward(self, block, limit):
+        return block.positive, block.negative & (block.distance() < limit)
+
+    def advance(self):
+        self.limit /= 2
+
+
+@pytest.mark.parametrize("reduce", ["each", "sum"])
+def test_what_a_rule_takes_as_an_input_is_that_of_the_call_when_the_gradient_comes_back(reduce):
+    """The rule is asked again then, and has moved on: its limit by half."""
+
+    def rows(s, positive, negative):
+        return torch.where(negative, s.square(), 0).sum(1)
+
+    x, labels = patterns.embeddings(24, 4, 0, "unit").requires_grad_(), torch.arange(24) // 4
+    look = View("dot", x, labels, rule=Closing(), block_rows=24)
+    total, _ = look.total(lambda *block: (rows(*block), block[1].any(1)))
+    value = getattr(look, reduce)(rows).sum()
+    look.rule.advance()
+    truth, ours = (torch.autograd.grad(v, x)[0] for v in (total, value))
+    torch.testing.assert_close(ours, truth)
+    assert not torch.allclose(torch.autograd.grad(getattr(look, reduce)(rows).sum(), x)[0], truth)
+
+
+def test_a_rule_that_names_is_given_the_positives():
+    class Farthest(mining.Mining):
+        names = True
+
+        def forward(self, block, columns, exists):
+            return torch.where(block.negative, block.distance(), -1).argmax(1, keepdim=True).expand_as(columns)
+
+    x, labels = torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 1])
+    _, negative = kept(Farthest(), "euclidean", x, labels)
+    assert negative.int().argmax(1).tolist() == [3, 3, 0, 0]
+
+
 def test_each_loss_has_a_rule_of_its_own():
     one, other = losses.MarginLoss(), losses.MarginLoss()
     one(torch.eye(4), torch.tensor([0, 0, 1, 1]))
