@@ -128,13 +128,20 @@ def test_a_network_that_was_compiled_before_trains_and_is_saved_as_any(whole, tm
         embedder.backbone = compiler(embedder.backbone) if whole else embedder.backbone
         return embedder
 
+    sizes = []
+
+    def as_it_is(graph, inputs):
+        sizes.extend(len(each) for each in inputs if isinstance(each, torch.Tensor) and each.shape[-1] == 10)
+        return graph.forward
+
     def compiled(module):
-        return torch.compile(module, backend="eager")
+        return torch.compile(module, backend=as_it_is)
 
     options = {k: v for k, v in QUICK.items() if k != "dim"}
     run = training.train(vectors(), tmp_path / "compiled", model=net(compiled), **options)
     training.train(vectors(), tmp_path / "plain", model=net(lambda module: module), **options)
     assert same(weights(tmp_path / "compiled"), weights(tmp_path / "plain"))
+    assert 1 not in sizes, "compiled for a batch that is none of the run's"
     own = compiled(torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU()))
     again = models.load(tmp_path / "compiled" / "best", backbone=own)
     assert again.fingerprint() == run.embedder.fingerprint()

@@ -192,6 +192,8 @@ def test_what_the_steps_do_not_reach_is_said(late, sentence, tmp_path):
         {"batch_size": 400},
         {"augment": {"blur": 1.0}},
         {"augment": {"mirror": "yes"}},
+        {"size": 16},
+        {"augment": {"size": 16}},
         {"loss": losses.SoftmaxLoss(2, 512)},
         {"loss": "softmax", "memory": 10},
         {"dim": None, "head_steps": 3},
@@ -323,6 +325,12 @@ def test_vectors_that_the_embedder_does_not_take_are_refused_at_once(source, kin
     with pytest.raises(ValueError, match=f"the embedder does not take the data's vectors {said}.*; give one that was"):
         training.train(source, tmp_path / "run", model=dropping().to(kind))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_size_that_the_network_does_not_take_is_refused_at_once(tmp_path):
+    said = r"the embedder does not take pictures of 8 × 8 pixels \(Given input size.*\); choose another size"
+    with pytest.warns(UserWarning, match="random weights"), pytest.raises(ValueError, match=said):
+        training.train(pictures(), tmp_path, model="googlenet", size=8)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

@@ -9,7 +9,7 @@ from tuplet.data import Dataset
 from tuplet.models import Embedder
 from tuplet.training.average import Average
 from tuplet.training.examples import Examples, embed, make_augment, make_examples
-from tuplet.training.network import make_embedder
+from tuplet.training.network import make_embedder, refuse_unsuited_examples
 from tuplet.training.objective import Objective, make_loss, refuse_unsuited_loss, warn_of_length
 from tuplet.training.optimizer import learning, make_optimizer
 from tuplet.training.processes import Team
@@ -45,9 +45,11 @@ def decide(data: Dataset, settings: Settings, team: Team) -> tuple[Settings, Spl
     refuse_unshared_batches(settings, size, team.size)
     refuse_unsuited_loss(probe, settings, len(trained.classes))
     learning(settings, embedder, probe)
-    make_augment(settings, embedder.preprocessing)
+    augment, prepared = make_augment(settings, embedder.preprocessing), embedder.preprocessing
+    embedder.to(team.device)
+    refuse_unsuited_examples(embedder, data, {each.size for each in (augment, prepared) if each is not None})
     _warn_of_too_few_steps(settings)
-    return settings, split, embedder.to(team.device)
+    return settings, split, embedder
 
 
 def _warn_of_too_few_steps(settings: Settings) -> None:

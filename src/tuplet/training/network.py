@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -30,8 +31,6 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
             _refuse_other_data("mlp", data, pictures=False)
         embedder = _named(settings.model, settings, loss, data)
     _refuse_other_data(embedder.config.architecture, data, pictures=embedder.preprocessing is not None)
-    if data.features is not None:
-        _refuse_other_vectors(embedder, data.features[:1])
     frozen = settings.weights is not None if settings.frozen_batchnorm is None else settings.frozen_batchnorm
     if frozen:
         embedder.freeze_batchnorm(affine=frozen is True)
@@ -108,15 +107,24 @@ def _refuse_other_data(model: str, data: Dataset, pictures: bool) -> None:
         )
 
 
-def _refuse_other_vectors(embedder: Embedder, example: Tensor) -> None:
+def refuse_unsuited_examples(embedder: Embedder, data: Dataset, sizes: Iterable[int]) -> None:
+    """Try the network on a vector, or on an empty picture of each size, before any picture is decoded."""
+    if data.features is not None:
+        what = f"vectors of {data.features.shape[1]} numbers in {data.features.dtype}"
+        _try(embedder, data.features[:1], f"the data's {what}", "give one that was made for such")
+        return
+    for size in sizes:
+        empty = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+        _try(embedder, empty, f"pictures of {size} × {size} pixels", "choose another size")
+
+
+def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:
     try:
-        with evaluating(embedder), torch.no_grad():
+        # A network that was compiled is not to be compiled for a batch of one.
+        with evaluating(embedder), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             embedder(example.to(embedder.device))
     except RuntimeError as error:  # torch's, about shapes and types
-        raise ValueError(
-            f"the embedder does not take the data's vectors of {example.shape[1]} numbers in {example.dtype} "
-            f"({first_line(error)}); give one that was made for such"
-        ) from error
+        raise ValueError(f"the embedder does not take {what} ({first_line(error)}); {remedy}") from error
 
 
 def _learns_statistics(network: nn.Module) -> bool:
