@@ -159,6 +159,8 @@ def test_batches_of_the_wrong_make():
         losses.NPairLoss()(X[:3], Y[1:4], gallery=X, gallery_labels=torch.tensor([0, 1, 1, 5, 5, 6]))
     with refused(ValueError, "one positive for each query", "label 0 has 2", "NPairAllLoss"):
         losses.NPairLoss(symmetric=True)(X[:3], Y[:3], gallery=X[:2], gallery_labels=torch.tensor([0, 1]))
+    with refused(ValueError, "one positive for each query", "label 0 has 2", "NPairAllLoss"):
+        losses.NPairLoss()(X, Y, same=lambda a, b: a[:, None] // 2 == b // 2)
     with refused(ValueError, "rows 0 to 2", r"\[0, 0, 0\]", "TripletSampler"):
         losses.TripletLoss(mining="disjoint")(X, torch.tensor([0, 0, 0, 1, 1, 2]))
     with refused(ValueError, "4 rows", "anchor, positive, negative"):

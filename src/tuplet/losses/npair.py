@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tuplet.losses.base import RowLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
+from tuplet.rows.masks import equal_labels
 
 
 class NPairLoss(RowLoss):
@@ -46,10 +47,13 @@ class NPairLoss(RowLoss):
 
     def value(self, view: View) -> Tensor:
         """Firsts against seconds, and the other way round if symmetric."""
-        there = view.select(*_pairs(view)) if view.gallery is None else _with_one_positive(view)
-        value = there.mean(self.rows)
-        if self.symmetric:
-            value = (value + _with_one_positive(_swapped(there)).mean(self.rows)) / 2
+        there = view.select(*_pairs(view)) if view.gallery is None else view
+        ways = (there, _swapped(there)) if self.symmetric else (there,)
+        # Pairs of equal labels have been looked at; who is alike by another comparison, or in a gallery, has not.
+        if view.gallery is not None or view.same is not equal_labels:
+            for way in ways:
+                _check_one_positive(way)
+        value = torch.stack([way.mean(self.rows) for way in ways]).mean()
         if self.norm_penalty:
             value = value + self.norm_penalty * _mean_square(view)
         return value
@@ -85,17 +89,16 @@ def _pairs(view: View) -> tuple[Tensor, Tensor]:
     return order[0::2], order[1::2]
 
 
-def _with_one_positive(view: View) -> View:
-    """The view, of which no query may have more than one positive."""
+def _check_one_positive(view: View) -> None:
+    """No query has more than one positive."""
     if view.checks_values and view.size:
         count = replace(view, max_per_class=None).members().exists.sum(1)
         if (count > 1).any():
             query = int((count > 1).nonzero()[0])
             raise ValueError(
                 f"NPairLoss needs one positive for each query, but label {view.labels[query].tolist()} has "
-                f"{int(count[query])}; use NPairAllLoss for galleries of any shape"
+                f"{int(count[query])}; use NPairAllLoss for batches and galleries of any shape"
             )
-    return view
 
 
 def _filled(view: View) -> Tensor | slice:
