@@ -1,6 +1,7 @@
 """Run folders that are whole, and those that are not."""
 
 import shutil
+import tarfile
 
 import pytest
 import torch
@@ -53,6 +54,16 @@ def test_examples_are_called_by_their_files_below_the_data(folder, tmp_path, mon
     table.write_text(f"path,label\nnear.png,1\n{tmp_path}/photos/ant/0.png,1\nnear.png,2\nnear.png,2\n")
     run = read(write_run(tmp_path / "other", datasets.open(table), table))
     assert [run.example(row) for row in (0, 1)] == ["near.png", f"{tmp_path}/photos/ant/0.png"]
+
+
+def test_classes_are_called_without_the_folder_that_they_all_lie_in(folder):
+    """As in the tar of a folder: in the narrow captions of pictures, `photos/a…` would be all that there is to see."""
+    tar = folder.parent / "photos.tar"
+    with tarfile.open(tar, "w") as packed:
+        packed.add(folder.parent / "photos", "photos/new")
+    data = datasets.open(tar)
+    assert data.class_names[1] == "photos/new/bee"
+    assert read(folder, data).class_name(7) == "bee"
 
 
 def test_data_that_are_gone_are_missed_in_a_sentence(folder):

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,13 @@ class Run:
         return [each for each in self.events if each["event"] == event]
 
     def class_name(self, row: int) -> str:
-        """What the class of a row is called."""
+        """What the class of a row is called, without the folder that all classes lie in."""
         label = int(self.labels[row])
-        return str(label) if self.data is None else self.data.class_names[label]
+        return str(label) if self.data is None else self.data.class_names[label][self._folder_of_all :]
+
+    @cached_property
+    def _folder_of_all(self) -> int:
+        return 0 if self.data is None else os.path.commonprefix(self.data.class_names).rfind("/") + 1
 
     def example(self, row: int) -> str:
         """Which example of the data a row is: its file below them, or its number where they are no files."""
