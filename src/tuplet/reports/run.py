@@ -55,7 +55,8 @@ class Run:
 
     @cached_property
     def _folder_of_all(self) -> int:
-        return 0 if self.data is None else os.path.commonprefix(self.data.class_names).rfind("/") + 1
+        alike = os.path.commonprefix(self.data.class_names if self.data else ())  # noqa: RUF071 -- cut at a folder below
+        return alike.rfind("/") + 1
 
     def example(self, row: int) -> str:
         """Which example of the data a row is: its file below them, or its number where they are no files."""
