@@ -112,7 +112,7 @@ class SmoothTripletLoss(RowLoss):
     Inputs: vectors of free length, or unit vectors with a `scale` that multiplies the products. Takes `max_per_class`,
     the size of the largest class, and then needs no synchronisation with the device.
 
-    Relations: `NPairLoss` with two classes is this loss; `TripletLoss` is the hinge on distances.
+    Relations: with two classes the terms of `NPairLoss` are of this form; `TripletLoss` is the hinge on distances.
 
     >>> loss = SmoothTripletLoss()
     >>> loss(torch.eye(3), torch.tensor([0, 0, 1])).item()

@@ -35,9 +35,10 @@ class View:
 
     A row function gets the table of a block of queries (similarities or distances, R×M), the masks of their positives
     and of their negatives, then its extra inputs: `own` tensors cut to the block's queries, `other` tensors of the
-    gallery members, `shared` ones as they are. Whatever learns must come in as such an input: a parameter that the
-    function reads from elsewhere gets no gradient. What is computed from a parameter first, as e^k, is computed from
-    `learned(parameter)`: its gradient is then that of all processes.
+    gallery members, `shared` ones as they are. (Behind a rule that names pairs the table may hold those alone: its
+    columns are others in each row, and so is `other`, R×M too.) Whatever learns must come in as such an input: a
+    parameter that the function reads from elsewhere gets no gradient. What is computed from a parameter first, as e^k,
+    is computed from `learned(parameter)`: its gradient is then that of all processes.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> view = View("dot", x, y)
@@ -119,14 +120,14 @@ class View:
         return total.to(self.dtype), count
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """A number per query. rows(…) gives those of a block."""
+        """A number per query. rows(…) gives those of a block, and is asked again when the gradient comes back."""
         values = self._walk("each", rows, **inputs)
         if self.ranks and self.split:
             return self.ranks.gather(values, [stop - start for start, stop in self.ranks.shares(self.size)])
         return values
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """A tensor of any shape, summed over blocks. rows(…) gives a block's part."""
+        """A tensor of any shape, summed over blocks. rows(…) gives a block's part, and is asked again as by `each`."""
         value = self._walk("sum", rows, **inputs)
         return self.ranks.sum(value) if self.ranks else value
 
