@@ -29,9 +29,9 @@ def index(request, tmp_path_factory):
     return index
 
 
-def recall(index, queries, **options):
-    truth = index.search(queries, 10, exact=True, **options)
-    found = index.search(queries, 10, **options)
+def recall(index, queries, k=10, **options):
+    truth = index.search(queries, k, exact=True, **options)
+    found = index.search(queries, k, **options)
     # The same scores, whichever way they were found, but for float32.
     for scores, rows, true_scores, true_rows in zip(found.scores, found.rows, truth.scores, truth.rows, strict=True):
         known = dict(zip(true_rows.tolist(), true_scores.tolist(), strict=True))
@@ -75,6 +75,31 @@ def test_recall_stays_with_filters_and_deletions(tmp_path, kind):
     assert recall(index, queries, where={"seventh": 3}) > about.recall_at_10 - 0.015
     index.delete([i for i in range(8_000) if i % 7 > 1])
     assert recall(index, queries) > about.recall_at_10 - 0.015
+
+
+def test_recall_stays_with_many_results(tmp_path):
+    """A graph that is asked for a thousand among one row in seven must walk past seven thousand."""
+    index = Index.create(tmp_path / "i", dim=16, metric="dot")
+    index.add(clustered(20_000), range(20_000), [{"half": i % 2, "seventh": i % 7} for i in range(20_000)])
+    about = index.build_approximate("hnsw", recall=0.9)
+    queries = clustered(50, seed=1)
+    for k, where in (
+        (1000, {}),
+        (500, {"half": 1}),
+        (1000, {"half": 1}),
+        (100, {"seventh": 3}),
+        (1000, {"seventh": 3}),
+    ):
+        assert recall(index, queries, k, where=where) > about.recall_at_10 - 0.015, (k, where)
+
+
+def test_what_the_graph_does_not_hold_is_found_beside_it(tmp_path):
+    """Nothing that it covers is allowed here, and all that came later is."""
+    index = Index.create(tmp_path / "i", dim=16)
+    index.add(clustered(300), range(300), [{"old": 1}] * 300)
+    index.build_approximate()
+    index.add(clustered(300, seed=2), range(300, 600))
+    assert recall(index, clustered(5, seed=3), where={"old": None}) == 1.0
 
 
 def test_later_rows_and_deletions_count_at_once(tmp_path):

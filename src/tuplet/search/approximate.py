@@ -7,7 +7,9 @@ was deleted or filtered out is not proposed.
 
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +27,9 @@ KINDS = ("hnsw", "ivf_pq")
 #: Candidates for each result wanted: compressed vectors know the order only roughly.
 CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
 BLOCK = 1 << 16
+#: The most nodes of a graph that are looked at, whatever the rows and for each root of them: keeping them in order
+#: costs the square of their number, so that beyond it looking at every vector is quicker.
+WIDEST, WIDEST_PER_ROOT = 1024, 8
 #: Rows to measure with, and the most of all rows that they may be: recall is then known to about a hundredth.
 SAMPLE, SHARE = 1024, 0.1
 #: Ten to find and one to look with; a codebook of compressed vectors has 16 entries, each of which starts as a vector.
@@ -65,8 +70,8 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
     built = _trained(faiss, snapshot, kind)
     others = snapshot.alive.copy()
     others[sample] = False
-    for start in track(range(0, len(others), BLOCK), f"building {kind}"):
-        _add(built, snapshot, start + np.flatnonzero(others[start : start + BLOCK]))
+    rows = np.flatnonzero(others)
+    _add(built, snapshot, kind, track(np.split(rows, range(BLOCK, len(rows), BLOCK)), f"building {kind}"))
     seconds = time.monotonic() - begun
     file = f"approximate.{uuid4().hex[:8]}.faiss"
     queries = snapshot.vectors[sample]
@@ -84,7 +89,7 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
             f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={math.floor(100 * reached) / 100}, "
             "or search exactly"
         )
-    _add(built, snapshot, sample)
+    _add(built, snapshot, kind, [sample])
     replace_file(snapshot.folder / file, lambda aside: _write(built, aside))
     return Approximate(kind, file, len(snapshot.rows), effort, reached, seconds)
 
@@ -116,10 +121,13 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and rows (n, k) of the nearest candidates; of equals the lower row first.
 
-    A query that gets fewer than k is answered exactly; beyond those that are allowed its rows are −1.
+    A query that gets fewer than k is answered exactly; beyond those that are allowed its rows are −1. So are all where
+    the graph would have to look too far.
     """
-    metric = snapshot.manifest.metric
-    scores, rows = _candidates(built, about, _prepared(queries, metric), k, allowed)
+    metric, effort = snapshot.manifest.metric, _effort(built, about, k, allowed)
+    if about.kind == "hnsw" and effort > max(WIDEST, WIDEST_PER_ROOT * math.sqrt(built.ntotal)):
+        return exact.search(snapshot, queries, k, allowed)
+    scores, rows = _candidates(built, about, effort, _prepared(queries, metric), k, allowed)
     if about.kind == "hnsw":
         scores = similarity(scores, metric)
         scores[rows < 0] = -np.inf
@@ -184,26 +192,35 @@ def _trained(faiss: Any, snapshot: Snapshot, kind: str) -> Any:
 
 
 def _efforts(kind: str, built: Any) -> list[int]:
-    most = 1024 if kind == "hnsw" else built.nlist
+    most = WIDEST if kind == "hnsw" else built.nlist
     return [*(2**i for i in range(4 if kind == "hnsw" else 0, 20) if 2**i < most), most]
 
 
-def _candidates(built: Any, about: Approximate, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
+def _effort(built: Any, about: Approximate, k: int, allowed: np.ndarray | None) -> int:
+    """The effort for k results among those that are allowed; it was measured for ten among all.
+
+    A graph looks at five nodes for four more results, the lists of compressed vectors grow with the results. Where
+    fewer are allowed, the nearest are that much farther down.
+    """
+    several = about.effort + 1.25 * max(0, k - 10) if about.kind == "hnsw" else about.effort * max(1.0, k / 10)
+    covered = built.ntotal if allowed is None else max(1, int(allowed[: about.rows].sum()))
+    return math.ceil(several * built.ntotal / covered)
+
+
+def _candidates(
+    built: Any, about: Approximate, effort: int, queries: np.ndarray, k: int, allowed: np.ndarray | None
+) -> np.ndarray:
     faiss = _faiss()
     options: dict[str, Any] = {}
-    effort = about.effort * max(1.0, k / 10)  # it was measured with ten
     if allowed is not None:
-        covered = allowed[: about.rows]
-        effort *= built.ntotal / max(1, int(covered.sum()))  # the nearest are that much farther down the list
         # The selector holds no reference to its bits.
-        bits = np.packbits(covered, bitorder="little")
+        bits = np.packbits(allowed[: about.rows], bitorder="little")
         options["sel"] = faiss.IDSelectorBitmap(bits)
-    effort = min(math.ceil(effort), _efforts(about.kind, built)[-1])
-    k = min(k * CANDIDATES[about.kind], about.rows)
     if about.kind == "hnsw":
-        params = faiss.SearchParametersHNSW(efSearch=max(effort, k), **options)
+        params = faiss.SearchParametersHNSW(efSearch=effort, **options)
     else:
-        params = faiss.SearchParametersIVF(nprobe=effort, **options)
+        params = faiss.SearchParametersIVF(nprobe=min(effort, built.nlist), **options)
+    k = min(k * CANDIDATES[about.kind], about.rows)
     # faiss.contrib.torch_utils, which other libraries import, puts a search without parameters in place of this one.
     find = getattr(built, "search_numpy", built.search)
     return find(queries, k, params=params)
@@ -216,8 +233,41 @@ def _sample(snapshot: Snapshot) -> np.ndarray:
     return np.sort(np.random.default_rng(1).choice(rows, count, replace=False))
 
 
-def _add(built: Any, snapshot: Snapshot, rows: np.ndarray) -> None:
-    built.add_with_ids(_prepared(snapshot.vectors[rows], snapshot.manifest.metric), rows)
+def _add(built: Any, snapshot: Snapshot, kind: str, blocks: Iterable[np.ndarray]) -> None:
+    """Add blocks of rows.
+
+    By the dot product a graph would link everything to the longest vectors, and many rows to nothing, which no effort
+    finds. It links vectors that are shortened, and is then walked by those that are meant.
+    """
+    metric = snapshot.manifest.metric
+    prepare = _shortened if kind == "hnsw" and metric == "dot" else partial(_prepared, metric=metric)
+    if prepare is _shortened:
+        _hold(built, snapshot, _shortened)
+    for rows in blocks:
+        built.add_with_ids(prepare(snapshot.vectors[rows]), rows)
+    if prepare is _shortened:
+        _hold(built, snapshot, np.asarray)
+
+
+def _shortened(vectors: np.ndarray) -> np.ndarray:
+    """Each at the fourth root of its length: near enough to its direction for links, and longer ones still lead.
+
+    >>> _shortened(np.array([[0.0, 16.0], [0.0, 0.0]]))
+    array([[0., 2.],
+           [0., 0.]], dtype=float32)
+    """
+    lengths = _lengths(vectors)[:, None]
+    return (vectors / np.where(lengths > 0, lengths, 1) ** 0.75).astype(np.float32)
+
+
+def _hold(built: Any, snapshot: Snapshot, prepare: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Let a graph hold its vectors in this form; its links stay."""
+    faiss = _faiss()
+    rows = faiss.vector_to_array(built.id_map)
+    flat = faiss.downcast_index(faiss.downcast_index(built.index).storage)
+    held = faiss.rev_swig_ptr(flat.get_xb(), rows.size * built.d).reshape(-1, built.d)
+    for start in range(0, len(rows), BLOCK):
+        held[start : start + BLOCK] = prepare(snapshot.vectors[rows[start : start + BLOCK]])
 
 
 def _scores(queries: np.ndarray, rows: np.ndarray, snapshot: Snapshot) -> np.ndarray:
