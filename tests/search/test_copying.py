@@ -1,5 +1,8 @@
 """A copy of an index holds what the index holds, and is there wholly or not at all."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -60,6 +63,44 @@ def test_a_copy_that_fails_leaves_nothing(points, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="the disk is full"):
         search.copy(tmp_path / "points.index", tmp_path / "smaller.index")
     assert [path.name for path in tmp_path.iterdir()] == ["points.index"]
+
+
+HALF = """
+import sys, time
+from tuplet import search
+whole = search.Index.parts
+def parts(self):
+    yield next(whole(self))
+    print("half", flush=True)
+    time.sleep(60)
+search.Index.parts = parts
+search.copy(*sys.argv[1:])
+"""
+
+
+def test_what_a_killed_copy_left_is_taken_away_by_the_next(points, tmp_path):
+    """And neither what another process is copying, nor what has only such a name."""
+    (tmp_path / "smaller.index.my photos.part").mkdir()
+    (tmp_path / "smaller.index.00000000.part").mkdir()
+    (tmp_path / "smaller.index.00000000.part" / "cat.jpg").touch()
+    copies = []
+    for _ in range(2):
+        arguments = [sys.executable, "-c", HALF, tmp_path / "points.index", tmp_path / "smaller.index"]
+        copies.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True))
+        assert copies[-1].stdout.readline() == "half\n"
+    killed, living = copies
+    try:
+        killed.kill()
+        killed.wait()
+        assert len(list(tmp_path.glob("*.part"))) == 4
+        assert len(search.copy(tmp_path / "points.index", tmp_path / "smaller.index")) == 34
+        assert len(list(tmp_path.glob("*.part"))) == 3
+        assert (tmp_path / "smaller.index.00000000.part" / "cat.jpg").exists()
+    finally:
+        living.kill()
+        living.wait()
+    search.copy(tmp_path / "smaller.index", tmp_path / "smaller.index.copy")
+    assert len(list(tmp_path.glob("*.part"))) == 3
 
 
 def test_a_copy_goes_to_where_it_was_told_although_the_current_folder_changes(points, tmp_path, monkeypatch):
