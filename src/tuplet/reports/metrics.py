@@ -25,6 +25,8 @@ def described(metrics: Mapping[str, Any]) -> dict[str, tuple[str, float, str]]:
 
     >>> described({"queries": 4, "recall_at_1": 0.75})["recall_at_1"]
     ('Recall@1', 0.75, '3 of 4 queries have one of their own class as nearest')
+    >>> described({"queries": 4, "mirrored": {"recall_at_1": 1.0}})["mirrored_recall_at_1"][:2]
+    ('Recall@1, mirrored', 1.0)
     """
     queries = metrics.get("queries", 0)
     result = {}
@@ -40,6 +42,10 @@ def described(metrics: Mapping[str, Any]) -> dict[str, tuple[str, float, str]]:
         else:
             continue
         result[name] = (title, float(value), meaning)
+    for k, value in recalls(metrics.get("mirrored", {})).items():
+        title, meaning = _recall(k, value, queries)
+        averaged = "by vectors averaged with those of the mirror images"
+        result[f"mirrored_recall_at_{k}"] = (f"{title}, mirrored", value, f"{meaning}, {averaged}")
     return result
 
 
