@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tuplet.evaluation import scores
+from tuplet.evaluation.inputs import Vectors
 
 
 def pairs(count=2000, dim=3):
@@ -44,3 +45,22 @@ def test_a_root_depends_on_the_number_alone():
     assert torch.equal(scores.root(x[1::3]), expected[1::3])
     assert torch.equal(scores.root(x.view(-1, 30).T), expected.view(-1, 30).T)
     assert scores.root(x[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e15])
+@pytest.mark.parametrize("metric", scores.METRICS)
+def test_the_lead_of_one_member_over_another_is_that_of_the_exact_scores(metric, scale):
+    """Of copies, of near copies that differ in a last bit, of zeros and of others."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(300, 40, generator=generator)
+    x[100:200] = x[:100]
+    x[200:299] = x[:99] * (1 + torch.randint(-2, 3, (99, 1), generator=generator) * 2.0**-23)
+    x[299] = 0
+    vectors = Vectors(x * scale)
+    pairs = scores.Scores(vectors, vectors, metric, torch.float32)
+    rows, members = torch.randint(0, 300, (2, 20_000), generator=generator)
+    for others in ((members + 100) % 300, torch.randint(0, 300, (20_000,), generator=generator)):
+        lead = pairs.lead(rows, members, others)
+        exact = pairs.exact(rows, members) - pairs.exact(rows, others)
+        assert torch.equal(lead.sign(), exact.sign())
+        assert {-1, 0, 1} == set(lead.sign().tolist())

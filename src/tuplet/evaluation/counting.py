@@ -69,8 +69,7 @@ class Tally:
             other = torch.ones_like(i, dtype=torch.bool) if prints is None else prints[negative] != prints[positive[i]]
             other = other.nonzero()[:, 0]
             if len(other):
-                own = self.scores.exact(self.rows[r], positive)[i[other]]
-                lead[other] = self.scores.exact(self.rows[r[i[other]]], negative[other]) - own
+                lead[other] = self.scores.lead(self.rows[r[i[other]]], negative[other], positive[i[other]])
             above.append(torch.bincount(i[lead > 0], minlength=len(pick)))
             same.append(torch.bincount(i[lead == 0], minlength=len(pick)))
         self.ahead[row, slot] += torch.cat(above)[group]

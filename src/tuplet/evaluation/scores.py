@@ -153,13 +153,13 @@ class Scores:
             shorter = self.gallery.longest_square - self.gallery.squared_norms[columns]
             return torch.addmm((shorter / 2).to(self.dtype), block, members.T)
 
-    def doubt(self, rows: Tensor) -> Tensor:
+    def doubt(self, rows: Tensor, *, sums: bool = True) -> Tensor:
         """Entries of a query's row farther apart than this are in the order of their exact scores: (R, 1).
 
         A sum of d products in precision u is off by at most d·u·|q|·|g|, whatever the order of its additions, by d·u
         times what else is added to it, and by the least number of its type for each product too small for it. The
         difference of two entries may be off by twice that. The exact formula rounds too, in float64; and there is room
-        for the rounding of |g|² and of unit vectors.
+        for the rounding of |g|² and of unit vectors. Without `sums`: of products in precision u that float64 adds up.
         """
         lengths = self.queries.squared_norms[rows, None].sqrt()
         if self.exact_tables:
@@ -171,9 +171,9 @@ class Scores:
             "dot": (lengths * longest, lengths * longest),
             "cosine": (torch.ones_like(lengths), torch.ones_like(lengths)),
         }[self.metric]
-        kind = torch.finfo(self.dtype)
-        rounding = kind.eps / 2 * table + torch.finfo(torch.float64).eps * formula + kind.tiny
-        return 2 * (self.queries.dim + 16) * rounding
+        kind, steps = torch.finfo(self.dtype), self.queries.dim + 16
+        rounding = kind.eps / 2 * (steps if sums else 16) * table
+        return 2 * (rounding + steps * (torch.finfo(torch.float64).eps * formula + kind.tiny))
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
         """The exact score of query rows[i] and gallery member columns[i], for each i."""
@@ -185,6 +185,35 @@ class Scores:
                 for r, c in pairs
             ]
         )
+
+    def lead(self, rows: Tensor, members: Tensor, others: Tensor) -> Tensor:
+        """By how much members[i] is nearer to query rows[i] than others[i]; the sign is that of their exact scores.
+
+        Single products in float32 that float64 adds up tell most of them apart, in a fraction of the time.
+        """
+        moderate = self.metric != "cosine" or (self.queries.is_moderate and self.gallery.is_moderate)
+        if self.dtype == torch.float64 or not moderate:
+            return self._exact_lead(rows, members, others)
+        size = max(1, budget(PAIR_ELEMENTS, self.device) // self.queries.dim)
+        triples = zip(rows.split(size), members.split(size), others.split(size), strict=True)
+        lead = torch.cat([self._single(r, m) - self._single(r, o) for r, m, o in triples])
+        close = (lead.abs() <= self.doubt(rows, sums=False)[:, 0]).nonzero()[:, 0]
+        lead[close] = self._exact_lead(rows[close], members[close], others[close])
+        return lead
+
+    def _exact_lead(self, rows: Tensor, members: Tensor, others: Tensor) -> Tensor:
+        """The same by exact scores, of which those of `others` are mostly few, for many members each."""
+        pair, place = (rows * self.gallery.count + others).unique(return_inverse=True)
+        behind = self.exact(pair // self.gallery.count, pair % self.gallery.count)[place]
+        return self.exact(rows, members) - behind
+
+    def _single(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The table's entry of each pair, up to a constant of the row, with no other rounding than that of products."""
+        products = self.gallery.rows(columns, self.dtype).mul_(self.queries.rows(rows, self.dtype))
+        sums = products.sum(1, dtype=torch.float64)
+        if self.metric == "cosine":
+            return sums / (self.queries.divisors(rows) * self.gallery.divisors(columns))
+        return sums - self.gallery.squared_norms[columns] / 2 if self.metric == "euclidean" else sums
 
     def _prepared(self, vectors: Vectors, which: slice | Tensor) -> Tensor:
         return (vectors.unit_rows if self.metric == "cosine" else vectors.rows)(which, self.dtype)
