@@ -115,6 +115,7 @@ def place(tmp_path_factory):
         (("evaluate", "of_vectors", "narrow.npz"), "takes vectors of 8 numbers, and those of narrow.npz have 5; give"),
         (("embed", "run", "nowhere", "--out", "v.npz"), "nowhere does not exist; give pictures"),
         (("embed", "run", "empty", "--out", "v.npz"), "empty holds no pictures"),
+        (("embed", "run", "list.csv", "--out", "v.npz"), "list.csv is no picture; give pictures, or folders"),
         (("embed", "run", "broken", "--out", "v.npz"), "3.png cannot be read"),
         (("report", "nowhere"), "the run folder nowhere does not exist"),
         (("report", "photos"), "photos has no run.json, so it holds no finished run"),

@@ -8,6 +8,7 @@ import torch
 from tuplet import models
 from tuplet.data.files import Files
 from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.opening import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
 from tuplet.models import Embedder
 from tuplet.models.folder import CONFIG
 from tuplet.reports.run import read_json
@@ -58,6 +59,8 @@ def pictures_of(given: Path) -> list[Path]:
     """A file as it is; of a folder all pictures below it, in order, as `tuplet.data.open` finds them."""
     if not given.exists():
         raise FileNotFoundError(f"{given} does not exist; give pictures, or folders of pictures")
+    if given.name.lower().endswith((*TABLE_ENDINGS, *FEATURE_ENDINGS, *TAR_ENDINGS)) and given.is_file():
+        raise ValueError(f"{given} is no picture; give pictures, or folders of pictures")
     if given.is_file():
         return [given]
     found = [given / name for name in Files.of(given) if name.lower().endswith(IMAGE_ENDINGS)]
