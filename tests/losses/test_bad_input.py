@@ -167,6 +167,18 @@ def test_batches_of_the_wrong_make():
         losses.TripletLoss(mining="disjoint")(X[:4], Y[:4])
 
 
+@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss])
+def test_several_classes_an_example(make):
+    """The products of all its proxies were added up."""
+    has = torch.eye(3, dtype=torch.bool)[Y]
+    look = {"same": lambda has, classes: has[:, classes]}
+    loss = make(3, 4)
+    assert torch.equal(loss(X, has, **look), loss(X, Y))
+    has[4, 0] = True
+    with refused(ValueError, make.__name__, "one positive", r"\[True, False, True\] has 2", "ProxyAnchorLoss"):
+        loss(X, has, **look)
+
+
 @pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
 def test_proxies(make):
     loss = make(num_classes=3, dim=4)

@@ -275,3 +275,15 @@ def check_mining(mining: Any) -> Any:
             "the rules are ValidTriplet, SemiHard, DistanceWeighted and NonTrivial"
         )
     return mining
+
+
+def check_one_positive(view: View, name: str, remedy: str) -> None:
+    """No query has more than one positive, where label values may be looked at."""
+    if view.checks_values and view.size:
+        count = replace(view, max_per_class=None).members().exists.sum(1)
+        if (count > 1).any():
+            query = int((count > 1).nonzero()[0])
+            raise ValueError(
+                f"{name} needs one positive for each query, but label {view.labels[query].tolist()} has "
+                f"{int(count[query])}; {remedy}"
+            )

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tuplet.losses.base import RowLoss
+from tuplet.losses.base import RowLoss, check_one_positive
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 from tuplet.rows.masks import equal_labels
 
@@ -52,7 +52,7 @@ class NPairLoss(RowLoss):
         # Pairs of equal labels have been looked at; who is alike by another comparison, or in a gallery, has not.
         if view.gallery is not None or view.same is not equal_labels:
             for way in ways:
-                _check_one_positive(way)
+                check_one_positive(way, "NPairLoss", "use NPairAllLoss for batches and galleries of any shape")
         value = torch.stack([way.mean(self.rows) for way in ways]).mean()
         if self.norm_penalty:
             value = value + self.norm_penalty * _mean_square(view)
@@ -87,18 +87,6 @@ def _pairs(view: View) -> tuple[Tensor, Tensor]:
                 f"{int(counts[odd])}; use NPairSampler, or NPairAllLoss for batches of any shape"
             )
     return order[0::2], order[1::2]
-
-
-def _check_one_positive(view: View) -> None:
-    """No query has more than one positive."""
-    if view.checks_values and view.size:
-        count = replace(view, max_per_class=None).members().exists.sum(1)
-        if (count > 1).any():
-            query = int((count > 1).nonzero()[0])
-            raise ValueError(
-                f"NPairLoss needs one positive for each query, but label {view.labels[query].tolist()} has "
-                f"{int(count[query])}; use NPairAllLoss for batches and galleries of any shape"
-            )
 
 
 def _filled(view: View) -> Tensor | slice:

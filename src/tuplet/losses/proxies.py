@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tuplet.losses.base import RowLoss
+from tuplet.losses.base import RowLoss, check_one_positive
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
@@ -39,6 +39,15 @@ def _beside(view: View, proxies: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return view.learned(proxies).to(view.dtype), torch.arange(proxies.shape[0], device=view.labels.device)
 
 
+def _looking_at(proxies: Tensor, view: View, name: str) -> View:
+    """The batch of a view with the proxies for its gallery, one for each example."""
+    gallery, labels = _beside(view, proxies, name)
+    view = replace(view, gallery=gallery, gallery_labels=labels, member=False)
+    if view.same is not equal_labels:
+        check_one_positive(view, name, "use ProxyAnchorLoss for several classes an example")
+    return view
+
+
 class ProxyNCALoss(RowLoss):
     """−log( e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)} ), the mean over queries (Wang et al. 2019, equation 5).
 
@@ -65,8 +74,7 @@ class ProxyNCALoss(RowLoss):
 
     def arrange(self, view: View) -> View:
         """The proxies are the gallery."""
-        proxies, labels = _beside(view, self.proxies, "ProxyNCALoss")
-        return replace(view, gallery=proxies, gallery_labels=labels, member=False)
+        return _looking_at(self.proxies, view, "ProxyNCALoss")
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """Near the own proxy, far from the others."""
@@ -95,8 +103,7 @@ class SoftmaxLoss(RowLoss):
 
     def arrange(self, view: View) -> View:
         """The proxies are the gallery."""
-        proxies, labels = _beside(view, self.proxies, "SoftmaxLoss")
-        return replace(view, gallery=proxies, gallery_labels=labels, member=False)
+        return _looking_at(self.proxies, view, "SoftmaxLoss")
 
     def value(self, view: View) -> Tensor:
         """The rows, with the biases as inputs since they learn."""
