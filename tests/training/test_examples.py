@@ -1,6 +1,7 @@
 """The examples of a run: pictures from files, and batches that the classes can fill."""
 
 import json
+import os
 
 import pytest
 from PIL import Image
@@ -8,6 +9,7 @@ from safetensors.torch import load_file
 
 from training_tools import QUICK, SMALL, pictures, same, vectors, weights
 from tuplet import data, training
+from tuplet.training.events import Events
 
 
 @pytest.fixture
@@ -29,6 +31,16 @@ def test_runs_on_pictures_that_are_held_are_those_on_the_files(photos, tmp_path)
     training.train(held, tmp_path / "held", **options)
     assert same(weights(tmp_path / "files"), weights(tmp_path / "held"))
     assert held.source == opened.source
+
+
+def test_data_may_lie_in_a_folder_whose_name_is_no_text(photos, tmp_path):
+    odd = photos.rename(tmp_path / os.fsdecode(b"photos\xff"))
+    run = training.train(odd, tmp_path / "run", **{**QUICK, **SMALL, "batch_size": 6, "per_class": 2})
+    assert json.loads((run.folder / "run.json").read_text())["data"] == str(odd)
+    log = Events(run.folder, length=0, step=0)
+    log.write("failure", step=1, files=[str(odd)])
+    log.close()
+    assert json.loads((run.folder / "events.jsonl").read_text())["files"] == [str(odd)]
 
 
 def test_files_that_cannot_be_read_stop_the_run_or_are_left_out(photos, tmp_path):

@@ -1,6 +1,7 @@
 """What goes wrong is said in one sentence: losses that are no numbers, disks that are full, folders in use."""
 
 import math
+import os
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -262,3 +263,8 @@ def test_what_names_no_folder_is_refused_before_data_are_read(out):
     ):
         with pytest.raises(TypeError, match=f"out is {out!r}; give the path of a folder"):
             use()
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_data_are_read():
+    with pytest.raises(ValueError, match=r"out is 'run\\udcff', which is no UTF-8 text; give the path of another"):
+        training.train("/nowhere/at/all", os.fsdecode(b"run\xff"), **QUICK)

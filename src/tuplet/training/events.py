@@ -34,7 +34,7 @@ class Events:
         facts = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}
         line = json.dumps({"event": event, "step": step, **facts}, ensure_ascii=False)
         with writing(self.path):
-            self._append(f"{line}\n".encode())
+            self._append(f"{line}\n".encode(errors="backslashreplace"))  # JSON reads \\udcff of a path back
         if self._board is not None:
             for name, value in facts.items():
                 if isinstance(value, int | float):

@@ -35,7 +35,12 @@ def named(out: str | os.PathLike[str]) -> Path:
     # An empty one would be the current folder, and is more likely a variable that was not set.
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise TypeError(f"out is {out!r}; give the path of a folder, which is made if it is not there")
-    return Path(out)
+    place = Path(out)
+    try:
+        str(place).encode()
+    except UnicodeEncodeError as error:  # which safetensors could not read from, at the end of it all
+        raise ValueError(f"out is {str(place)!r}, which is no UTF-8 text; give the path of another folder") from error
+    return place
 
 
 class RunFolder:
@@ -98,7 +103,8 @@ class RunFolder:
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write plain data for people and programs to read."""
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        replace_file(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+        # A path that is no UTF-8 text has characters that JSON writes as \\udcff, and reads back.
+        replace_file(self.path / name, lambda path: path.write_text(text, "utf-8", "backslashreplace"))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """What `write_json` wrote, if it did."""
