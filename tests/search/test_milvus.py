@@ -119,12 +119,17 @@ def test_an_id_may_hold_anything(address):
         '" or id != "',
         "ü日本",
         "100%",
+        "\\u0001",
+        *(f"control{chr(code)}" for code in (*range(32), 127)),
     ]
     index = search.create(f"{address}#names", dim=2)
-    index.add(torch.arange(20.0).view(10, 2), ["other", *names])
+    index.add(
+        torch.arange(2.0 * len(names) + 2).view(-1, 2), ["other", *names], [{}, *({name: name} for name in names)]
+    )
     assert index.known(names) == set(names)
-    assert index.vectors(names)[:, 0].tolist() == [2.0 * place for place in range(1, 10)]
-    for left, name in zip(range(9, 0, -1), names, strict=True):
+    assert index.vectors(names)[:, 0].tolist() == [2.0 * place for place in range(1, len(names) + 1)]
+    for left, name in zip(range(len(names), 0, -1), names, strict=True):
+        assert [hit.id for hit in index.search(torch.zeros(2), where={name: name})[0]] == [name]
         index.delete(name)
         assert len(index) == left
         assert index.known([name, "other"]) == {"other"}
@@ -132,11 +137,12 @@ def test_an_id_may_hold_anything(address):
 
 def test_all_items_are_read_whatever_their_ids_hold(address, monkeypatch):
     monkeypatch.setattr(milvus, "PORTION", 1)
-    names = sorted(["a\\tb", "a\\x41", 'say "x"', "back\\", "it's", "two\nlines", '" or id != "', "ü日本", "zebra"])
+    names = ["a\\tb", "a\\x41", 'say "x"', "back\\", "it's", "two\nlines", '" or id != "', "ü日本", "zebra"]
+    names = sorted([*names, "a bell\a", "a page\f", "a back\b"])
     index = search.create(f"{address}#pages", dim=2)
-    index.add(torch.arange(18.0).view(9, 2), names, [{"label": "x"}] * 9)
+    index.add(torch.arange(24.0).view(12, 2), names, [{"label": "x"}] * 12)
     assert sorted(name for part in index.parts() for name in part.ids) == names
-    assert index.counts() == {"x": 9}
+    assert index.counts() == {"x": 12}
 
 
 def test_refusals(address):
