@@ -34,7 +34,7 @@ def test_half_precision_files_become_float32(tmp_path, state, suffix):
     path = tmp_path / f"weights{suffix}"
     half = {name: value.half() for name, value in state.items()}
     save_file(half, path) if suffix == ".safetensors" else torch.save(half, path)
-    with pytest.warns(UserWarning, match="does not say how its images were prepared"):
+    with pytest.warns(UserWarning, match=r"images were prepared: .*models\.create\(\.\.\., preprocessing=\)"):
         embedder = models.create("convnet", weights=path)
     for name, value in embedder.backbone.state_dict().items():
         assert value.dtype == torch.float32

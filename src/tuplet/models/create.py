@@ -121,7 +121,8 @@ def _named(
     if backbone.usual is not None and not told:
         warnings.warn(
             f"{path} does not say how its images were prepared: taking what {name} usually has, mean "
-            f"{backbone.usual.mean} and std {backbone.usual.std}; give preprocessing= if that is wrong",
+            f"{backbone.usual.mean} and std {backbone.usual.std}; if that is wrong, make the embedder in Python with "
+            "models.create(..., preprocessing=)",
             stacklevel=3,
         )
     return backbone, backbone.usual
