@@ -180,6 +180,9 @@ def test_folders_that_are_no_index_are_refused(tmp_path):
     with pytest.raises(FileExistsError, match=r"photos holds other files, such as 1\.jpg; give a folder that is new"):
         Index.create(tmp_path / "photos", dim=2)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["1.jpg"]
+    for place in ("photos/1.jpg", "photos/1.jpg/below"):
+        with pytest.raises(OSError, match=rf"{place} could not be written \(.*\); give another folder"):
+            Index.create(tmp_path / place, dim=2)
     with pytest.raises(TypeError, match="either dim=, for vectors, or embedder="):
         Index.create(tmp_path / "j")
     with pytest.raises(ValueError, match="metric must be one of"):

@@ -165,9 +165,9 @@ def test_an_id_may_be_a_number_and_may_come_alone(tmp_path):
     index.delete(torch.tensor(10))
     assert index.known([10, np.int64(20), "south", "\udcff"]) == {"20", "south"}
     assert index.known([str(number) for number in range(100)]) == {"20"}
-    for wrong in (None, 1.5, b"x"):
+    for wrong in ([None], [1.5], [b"x"], b"x"):
         with pytest.raises(TypeError, match=r"the id .* is a .*; ids are text or whole numbers"):
-            index.add(torch.zeros(1, 1), [wrong])
+            index.add(torch.zeros(1, 1), wrong)
 
 
 def test_nothing_is_added_where_something_is_wrong(tmp_path):
@@ -195,6 +195,9 @@ def test_nothing_is_added_where_something_is_wrong(tmp_path):
         index.add(torch.zeros(1, 2), ["c"], {"label": "bee"})
     with pytest.raises(ValueError, match="key 'id'"):
         index.add(torch.zeros(1, 2), ["c"], [{"id": 3}])
+    for picture, kind in (("text", "str"), (None, "NoneType"), (memoryview(np.arange(3)), "memoryview")):
+        with pytest.raises(TypeError, match=f"the picture of 'd' is a {kind}; give bytes"):
+            index.add(torch.eye(2), ["c", "d"], pictures=[b"", picture])
     with pytest.raises(TypeError, match="vectors need ids"):
         index.add(torch.eye(2))
     with pytest.raises(ValueError, match="holds no 'z'"):

@@ -10,7 +10,6 @@ from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -87,6 +86,11 @@ def additions(
     for what, given in (("ids", names), ("metadata", about), ("pictures", pictures)):
         if len(given) != len(vectors):
             raise ValueError(f"{what} has {len(given)} entries for {len(vectors)} vectors; give one for each")
+    for name, picture in zip(names, pictures, strict=True):
+        if not isinstance(picture, bytes | bytearray):
+            raise TypeError(
+                f"the picture of {name!r} is a {type(picture).__name__}; give bytes, as a WebP file holds them"
+            )
     refuse_known({name for name, times in Counter(names).items() if times > 1})
     return Additions(vectors, names, [_as_json(*pair) for pair in zip(names, about, strict=True)], pictures)
 
@@ -111,13 +115,12 @@ def query_vectors(queries: Things, dim: int, metric: str, embedder: Callable[[],
 def as_matrix(vectors: Tensor | np.ndarray, dim: int) -> np.ndarray:
     """Vectors (n, dim), or one (dim,), as finite float32 rows.
 
-    >>> as_matrix(torch.tensor([1.0, 2.0]), 2)
+    >>> as_matrix(np.array([1.0, 2.0]), 2)
     array([[1., 2.]], dtype=float32)
     """
-    if isinstance(vectors, Tensor):  # numpy has no bfloat16
-        vectors = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).detach().cpu().numpy()
-    array = vectors
-    array = array[None] if array.ndim == 1 else array
+    if isinstance(vectors, Tensor):  # numpy has neither bfloat16 nor float8
+        vectors = (vectors.float() if vectors.is_floating_point() else vectors).detach().cpu().numpy()
+    array = vectors[None] if vectors.ndim == 1 else vectors
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind != "f":
         raise ValueError(
             f"the index takes floating-point vectors (n, {dim}), got {array.dtype} {array.shape}; "
@@ -139,10 +142,10 @@ def as_list(things: Any) -> list[Any]:
 def as_names(ids: Ids) -> list[str]:
     """One id or several, as the texts under which they are kept.
 
-    >>> as_names(3), as_names(torch.tensor([3, 4])), as_names("east")
+    >>> as_names(3), as_names(np.array([3, 4])), as_names("east")
     (['3'], ['3', '4'], ['east'])
     """
-    several = [ids] if isinstance(ids, NAMES) else _plain_list(ids)
+    several = [ids] if isinstance(ids, (*NAMES, bytes)) else _plain_list(ids)
     names = [each.item() if isinstance(each, Tensor) else each for each in several]
     for name in names:
         if not isinstance(name, NAMES):

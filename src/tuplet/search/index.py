@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tuplet.durable import flush
+from tuplet.durable import flush, writing
 from tuplet.evaluation.inputs import positive_integer
 from tuplet.models import Embedder, load
 from tuplet.search import approximate, files
@@ -87,7 +87,8 @@ class Index:
         """
         folder = Path(folder)
         width, metric = width_and_metric(dim, metric, embedder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         _refuse_others(folder)
         with files.only_writer(folder):
             if (folder / files.MANIFEST).exists():
