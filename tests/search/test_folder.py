@@ -189,6 +189,23 @@ def test_folders_that_are_no_index_are_refused(tmp_path):
         Index.create(tmp_path / "j", dim=2, metric="hamming")
 
 
+@pytest.mark.parametrize("name", ["items.jsonl", "rows.u64"])
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+def test_lines_that_cannot_be_read_are_laid_to_the_index(tmp_path, name, byte):
+    Index.create(tmp_path / "i", dim=1).add(torch.zeros(3, 1), ["a", "b", "c"], [{"label": "x"}] * 3)
+    path = tmp_path / "i" / name
+    path.write_bytes(byte * path.stat().st_size)
+    index = Index.open(tmp_path / "i")
+    for read in (lambda: index.search(torch.zeros(1))[0], lambda: list(index.parts())):
+        with pytest.raises(
+            ValueError, match=r"i is damaged: items.jsonl and rows.u64 do not fit .*; restore it from a copy"
+        ):
+            read()
+    if (name, byte) != ("rows.u64", b"\xff"):  # where the lines are whole they are read as one
+        with pytest.raises(ValueError, match="i is damaged"):
+            index.counts()
+
+
 def test_a_writer_changes_no_index_that_took_the_place_of_its_own(tmp_path):
     """Vectors of the width of the one before would have left it damaged."""
     Index.create(tmp_path / "i", dim=3).add(torch.eye(3), ["a", "b", "c"])
