@@ -72,6 +72,18 @@ def test_folders_named_like_splits_among_others_are_classes(tmp_path):
     assert tuplet_data.open(tmp_path / "one").class_names == ("cars/train/vw",)
 
 
+@pytest.mark.parametrize("top", ["", "birds/"])
+def test_splits_beside_something_else_are_classes_and_that_is_said(tmp_path, top):
+    """Else `train/ant` and `test/ant` would be two classes, and the result no split's, without a word."""
+    for name in ["train/ant/1.png", "Test/ant/1.png", "more/bee/1.png"]:
+        picture(tmp_path / "set" / f"{top}{name}")
+    said = "Test and train in .* are taken for parts of classes' names, since more/bee lies beside them; if .* move it"
+    with pytest.warns(UserWarning, match=said):
+        data = tuplet_data.open(tmp_path / "set")
+    assert len(data.class_names) == 3
+    assert data.splits is None
+
+
 def test_a_folder_may_have_the_ending_of_a_file(tmp_path):
     for name in ("birds.csv", "birds.npz"):
         picture(tmp_path / name / "ant" / "1.png")
@@ -198,6 +210,9 @@ def test_other_archives_and_single_pictures_get_one_sentence(tmp_path):
 
 def test_folders_without_classes_or_images_get_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="holds no images; expected folders, one a class"):
+        tuplet_data.open(tmp_path)
+    (tmp_path / "photo.HEIC").write_text("of a telephone")
+    with pytest.raises(ValueError, match=r"holds no images, only files such as photo\.HEIC; expected folders, one a"):
         tuplet_data.open(tmp_path)
     picture(tmp_path / "loose.png")
     with pytest.raises(ValueError, match=r"the image loose\.png in .* lies in no class folder"):
