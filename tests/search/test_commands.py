@@ -46,10 +46,13 @@ def test_indexing_again_adds_nothing(place):
     assert "0 photographs added, 12 were there already" in again.output
 
 
-def test_a_mistyped_source_leaves_no_index_behind(place):
-    refused = typed("index", place / "model", place / "phots", "-o", place / "none.index")
+@pytest.mark.parametrize(("source", "sentence"), [("phots", "phots does not exist"), ("", "the data is empty")])
+def test_a_mistyped_source_leaves_no_index_behind(place, monkeypatch, source, sentence):
+    """One that is empty is more likely a variable that was not set than the current folder."""
+    monkeypatch.chdir(place)
+    refused = typed("index", "model", source, "-o", "none.index")
     assert refused.exit_code == 1
-    assert "phots does not exist" in refused.output
+    assert sentence in refused.output
     assert not (place / "none.index").exists()
 
 

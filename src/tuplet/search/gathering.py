@@ -58,14 +58,14 @@ def photographs(source: str | os.PathLike[str], split: str | None = None) -> lis
     `tuplet.data.open` reads, of which `split` chooses a part.
     """
     path = Path(source)
-    if split is None and path.exists() and (path.is_dir() or path.name.lower().endswith(TAR_ENDINGS)):
+    if split is None and str(source) and path.exists() and (path.is_dir() or path.name.lower().endswith(TAR_ENDINGS)):
         files = Files.of(path)
         names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
         if not all("/" in name for name in names):
             return [
                 Photograph(_text(name), _text(name.rpartition("/")[0]), partial(_read, files[name])) for name in names
             ]
-    whole = data.open(path, complete=False)
+    whole = data.open(source, complete=False)
     found = whole if split is None else whole.part(split)
     if found.images is None:
         raise ValueError(f"{source} holds feature vectors and no photographs; add them with Index.add(vectors, ids)")
