@@ -23,8 +23,7 @@ class Contenders:
     """
 
     def __init__(self, depth: int, doubt: Tensor) -> None:
-        self.depth, self.doubt = depth, doubt
-        self.kept = np.zeros(len(doubt), dtype=np.int64)
+        self.depth, self.doubt, self.kept = depth, doubt, 0
         self._highest: Tensor | None = None
         self._found: list[tuple[np.ndarray, ...]] = []
 
@@ -39,21 +38,28 @@ class Contenders:
     def add(self, tile: Tensor, start: int) -> None:
         """Keep what may be among the first of a tile, whose columns are the members from `start` on."""
         self._raise_bar(tile)
-        least = (self.bar - 3 * self.doubt).to(tile.dtype)
-        flat = np.flatnonzero(tile.numpy() >= least.numpy())
+        scores = tile.numpy()
+        flat = np.flatnonzero(scores >= self._least(scores.dtype))
         row = flat // tile.shape[1]
-        counts = np.bincount(row, minlength=len(tile))
-        place = np.arange(len(flat)) + (self.kept - (counts.cumsum() - counts))[row]
-        self._found.append((row, place, flat - row * tile.shape[1] + start, tile.numpy().reshape(-1)[flat]))
-        self.kept += counts
+        self._found.append((row.astype(np.int32), flat - row * tile.shape[1] + start, scores.reshape(-1)[flat]))
+        self.kept += len(flat)
 
     def table(self) -> tuple[Tensor, Tensor]:
-        """The scores kept, padded with −∞, and which members they belong to: (R, C) each."""
-        row, place, member, value = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
-        shape = (len(self.kept), max(1, int(self.kept.max())))
+        """What is left by the last bar: the scores, padded with −∞, and which members they belong to, (R, C) each."""
+        row, member, value = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
+        left = np.flatnonzero(value >= self._least(value.dtype)[row, 0])
+        # Sorted runs one after another, which a stable sort only merges.
+        left = left[row[left].argsort(kind="stable")]
+        row, counts = row[left], np.bincount(row[left], minlength=len(self.doubt))
+        place = np.arange(len(row)) - (counts.cumsum() - counts)[row]
+        shape = (len(counts), max(1, int(counts.max())))
         values, members = np.full(shape, -np.inf, dtype=value.dtype), np.zeros(shape, dtype=np.int64)
-        values[row, place], members[row, place] = value, member
+        values[row, place], members[row, place] = value[left], member[left]
         return torch.from_numpy(values), torch.from_numpy(members)
+
+    def _least(self, dtype: np.dtype) -> np.ndarray:
+        """The lowest score of each row that is kept: (R, 1)."""
+        return (self.bar - 3 * self.doubt).numpy().astype(dtype)
 
     def _raise_bar(self, tile: Tensor) -> None:
         """Hold the highest score of each of `depth` groups, those with the highest; the lowest of them comes first."""

@@ -6,8 +6,10 @@ of a tile of scores, K may be anything, and one pass serves every metric.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -26,6 +28,9 @@ TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
 # Looking for the first places alone pays where they are at most one in DEEP of the gallery, and where at most one score
 # in COSTLY has to be exact, for that takes so many times as long as one of a table.
 DEEP, COSTLY = 32.0, 64.0
+# All queries look for their first places together where they are likely to keep at most so many times the entries of a
+# tile; and there is room for so many.
+TOGETHER, ROOM = 2, 6
 
 
 @dataclass
@@ -84,15 +89,11 @@ def ranked(
     order = torch.from_numpy(np.lexsort((members.start.numpy(), -members.size.numpy())))
     height, _ = tile_shape(len(order), scores.gallery.count, queries.dim, scores.device)
     blocks = list(_split(order, members, height, budget(TILE_ENTRIES, scores.device)))
-    filtering = None if within is None or scores.device.type != "cpu" else scores.quickest()
+    found: Iterator[Ranked | None] = repeat(None)
+    if within is not None and scores.device.type == "cpu":
+        found = _ranked_within(scores.quickest(), blocks, members, gallery is None, first, within)
     for rows in track(blocks, "ranking queries"):
-        kin = _kin(rows, members).to(scores.device)
-        rows = rows.to(scores.device)
-        block = None
-        if within is not None and filtering is not None:
-            depth = within if first else max(within, kin.shape[1])
-            block = _rank_within(filtering, rows, kin, gallery is None, first, depth)
-        yield _rank(scores, rows, kin, gallery is None, first) if block is None else block
+        yield next(found) or _rank(scores, rows, members, gallery is None, first)
 
 
 def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterator[Tensor]:
@@ -111,7 +112,8 @@ def _split(order: Tensor, members: Members, height: int, entries: int) -> Iterat
         start += max(1, int(fits.sum()))
 
 
-def _rank(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool) -> Ranked:
+def _rank(scores: Scores, rows: Tensor, members: Members, own: bool, first: bool) -> Ranked:
+    kin, rows = _kin(rows, members).to(scores.device), rows.to(scores.device)
     block = scores.query_block(rows)
     valid = _positive(rows, kin, own)
     positives = valid.sum(1)
@@ -125,36 +127,103 @@ def _rank(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool) -> 
     return _in_order(rows, positives, tally.ahead, tally.tied, valid)
 
 
-def _rank_within(scores: Scores, rows: Tensor, kin: Tensor, own: bool, first: bool, depth: int) -> Ranked | None:
-    """The same where `depth` places matter: only the negatives that may stand there are looked at closely.
+def _ranked_within(
+    scores: Scores, blocks: list[Tensor], members: Members, own: bool, first: bool, within: int
+) -> Iterator[Ranked | None]:
+    """The same where only the first places matter, on a CPU; None for a block that gains nothing by it.
 
-    None where they are too many to gain by it: long lists, masses of near ties, or rounding that leaves them open.
+    Where the queries are their own gallery, the scores of a block by another one, turned, are those of the other by
+    this one. So half of the products will do, if all blocks are looked at together and what they keep fits.
     """
-    count, entries = scores.gallery.count, budget(TILE_ENTRIES, scores.device)
-    width = tile_shape(len(rows), count, scores.queries.dim, scores.device)[1]
-    # The second tile has half a chance to add to what the first holds, the third a third, and so on.
-    likely = len(rows) * depth * (1 + math.log(count / width))
-    if depth * DEEP > count or 2 * likely > entries:
-        return None
-    block, doubt = scores.query_block(rows), scores.doubt(rows)
-    contenders = Contenders(depth, doubt)
-    near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype, device=kin.device)
-    for start, tile in _tiles(scores, block):
-        place = kin - start
-        near = torch.where(_inside(tile, place), tile.gather(1, place.clamp(0, tile.shape[1] - 1)), near)
+    entries = budget(TILE_ENTRIES, scores.device)
+    depths = [within if first else max(within, int(members.size[rows[0]])) for rows in blocks]
+    likely = [len(rows) * _kept(depth, len(blocks)) for rows, depth in zip(blocks, depths, strict=True)]
+    together = own and sum(likely) <= TOGETHER * entries
+    rooms = [ROOM * entries * part / sum(likely) if together else entries for part in likely]
+    order = torch.cat(blocks) if together else torch.arange(scores.gallery.count, device=scores.device)
+    place = order.argsort()
+    lists = (
+        _FirstPlaces(scores, rows, _kin(rows, members), order, place, depth, room)
+        for rows, depth, room in zip(blocks, depths, rooms, strict=True)
+    )
+    if not together:
+        for alone in lists:
+            block = scores.query_block(alone.rows)
+            for start, tile in _tiles(scores, block) if alone.hopeful else ():
+                alone.add(tile, start)
+                if not alone.hopeful:
+                    break
+            yield alone.ranked(own, first)
+        return
+    waiting, start = deque(lists), 0
+    while waiting:
+        mine, column = waiting[0], start
+        block = scores.query_block(mine.rows)
+        for other in waiting:
+            if mine.hopeful or other.hopeful:
+                tile = scores.table(block, other.rows)
+                if other is not mine:
+                    other.add(scores.turned(tile, mine.rows, other.rows), start)
+                mine.add(tile, column)
+            column += len(other.rows)
+        start += len(mine.rows)
+        yield waiting.popleft().ranked(own, first)
+
+
+def _kept(depth: int, tiles: float) -> float:
+    """How many entries of a row are likely to be kept for its first places.
+
+    The second tile has half a chance to add to what the first holds, the third a third, and so on.
+    """
+    return depth * (1 + math.log(tiles))
+
+
+class _FirstPlaces:
+    """The positives of a block of queries, and the negatives that may stand among the first `depth` of their lists.
+
+    Scores come in tiles, whose columns are the members of the gallery in an `order`; `place` says where in it each is.
+    It is `hopeful` as long as they fit into the `room`: not so for long lists, masses of near ties, or rounding that
+    leaves them open.
+    """
+
+    def __init__(
+        self, scores: Scores, rows: Tensor, kin: Tensor, order: Tensor, place: Tensor, depth: int, room: float
+    ) -> None:
+        self.scores, self.rows, self.kin, self.order, self.room = scores, rows, kin, order, room
+        self.place = torch.where(kin >= 0, place[kin], -1)
+        self.near = torch.full(kin.shape, -torch.inf, dtype=scores.dtype, device=kin.device)
+        self.doubt = scores.doubt(rows)
+        self.contenders = Contenders(depth, self.doubt)
+        count = scores.gallery.count
+        width = tile_shape(len(rows), count, scores.queries.dim, scores.device)[1]
+        self.hopeful = depth * DEEP <= count and 2 * len(rows) * _kept(depth, count / width) <= room
+
+    def add(self, tile: Tensor, start: int) -> None:
+        """Look at a tile, whose entries of the queries' own kin become −∞."""
+        if not self.hopeful:
+            return
+        place = self.place - start
+        inside = _inside(tile, place)
+        self.near = torch.where(inside, tile.gather(1, place.clamp(0, tile.shape[1] - 1)), self.near)
         _leave_out(tile, place)
-        contenders.add(tile, start)
-        if contenders.kept.sum() > entries:
+        self.contenders.add(tile, start)
+        self.hopeful = self.contenders.kept <= self.room
+
+    def ranked(self, own: bool, first: bool) -> Ranked | None:
+        """The positives, with the negatives ahead of them where these are fewer than `depth`; None without hope."""
+        if not self.hopeful:
             return None
-    valid, member = _positive(rows, kin, own), kin
-    positives = valid.sum(1)
-    if first:
-        near, member, valid = _nearest(near, kin, valid, doubt)
-    far = near.double() < contenders.bar - doubt
-    tally = Tally(scores, rows, member, torch.where(valid & ~far, near, torch.inf))
-    if not tally.add(*contenders.table(), patience=len(rows) * count / COSTLY):
-        return None
-    return _in_order(rows, positives, torch.where(far, count, tally.ahead), tally.tied, valid)
+        near, member, valid = self.near, self.kin, _positive(self.rows, self.kin, own)
+        positives = valid.sum(1)
+        if first:
+            near, member, valid = _nearest(near, member, valid, self.doubt)
+        far = near.double() < self.contenders.bar - self.doubt
+        tally = Tally(self.scores, self.rows, member, torch.where(valid & ~far, near, torch.inf))
+        values, place = self.contenders.table()
+        count = self.scores.gallery.count
+        if not tally.add(values, self.order[place], patience=len(self.rows) * count / COSTLY):
+            return None
+        return _in_order(self.rows, positives, torch.where(far, count, tally.ahead), tally.tied, valid)
 
 
 def _nearest(near: Tensor, kin: Tensor, valid: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -150,8 +150,14 @@ class Scores:
                 return (block @ members.T).div_(self.gallery.divisors(columns).to(self.dtype))
             if self.metric != "euclidean":
                 return block @ members.T
-            shorter = self.gallery.longest_square - self.gallery.squared_norms[columns]
-            return torch.addmm((shorter / 2).to(self.dtype), block, members.T)
+            return torch.addmm(self._shorter(columns), block, members.T)
+
+    def turned(self, table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The table of `columns` by `rows`, from that of `rows` by `columns`, of queries that are their own gallery."""
+        turned = table.T.contiguous()
+        if self.metric == "euclidean":
+            turned.sub_(self._shorter(columns)[:, None]).add_(self._shorter(rows))
+        return turned
 
     def doubt(self, rows: Tensor, *, sums: bool = True) -> Tensor:
         """Entries of a query's row farther apart than this are in the order of their exact scores: (R, 1).
@@ -214,6 +220,10 @@ class Scores:
         if self.metric == "cosine":
             return sums / (self.queries.divisors(rows) * self.gallery.divisors(columns))
         return sums - self.gallery.squared_norms[columns] / 2 if self.metric == "euclidean" else sums
+
+    def _shorter(self, columns: slice | Tensor) -> Tensor:
+        """(c − |g|²)/2 of members of the gallery, with the largest |g|² as c."""
+        return ((self.gallery.longest_square - self.gallery.squared_norms[columns]) / 2).to(self.dtype)
 
     def _prepared(self, vectors: Vectors, which: slice | Tensor) -> Tensor:
         return (vectors.unit_rows if self.metric == "cosine" else vectors.rows)(which, self.dtype)
