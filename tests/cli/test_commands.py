@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -180,6 +181,17 @@ def test_data_are_described(place):
     rows = [f"photos/{name}/{i}.png,{name},{'train' if i % 2 else 'test'}" for name in NAMES for i in range(6)]
     (place / "mixed.csv").write_text("\n".join(["path,label,split", *rows]))
     assert "8 of the 8 test classes are trained on too" in typed("data", "mixed.csv", "--no-check", cwd=place).output
+
+
+def test_copies_among_the_data_are_named(place):
+    """A copy is found first without anything learned."""
+    shutil.copytree(place / "photos", place / "copied")
+    assert "exact copies" not in succeeded(tuplet("data", "copied", cwd=place))
+    shutil.copy(place / "copied/ant/1.png", place / "copied/ant/again.png")
+    shutil.copy(place / "copied/ant/1.png", place / "copied/bee/again.png")
+    said = succeeded(tuplet("data", "copied", cwd=place))
+    first = "first copied/ant/again.png of copied/ant/1.png"
+    assert f"pictures that are exact copies of others: 2, 1 of them under another class; {first}" in said
 
 
 def test_losses_are_listed_with_equation_inputs_and_paper(place):

@@ -2,6 +2,9 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -91,18 +94,34 @@ def _say_of_other_files(folder: str) -> None:
 
 
 def _check(data: Dataset) -> None:
-    def trouble(index: int) -> str:
-        try:
-            data.image(index, least=_DECODED)
-        except (ValueError, OSError) as error:
-            return str(error)
-        return ""
-
-    read = ahead(trouble, range(len(data)), workers=min(8, os.cpu_count() or 1), lead=64)
-    unreadable = [said for said in track(read, "reading pictures", total=len(data)) if said]
+    """Read every picture; what cannot be read is an exit code."""
+    read = ahead(partial(_read, data), range(len(data)), workers=min(8, os.cpu_count() or 1), lead=64)
+    contents, troubles = zip(*track(read, "reading pictures", total=len(data)), strict=True)
+    _say_of_copies(data, contents)
+    unreadable = [said for said in troubles if said]
     if not unreadable:
         print(f"all {len(data):,} pictures can be read")
         return
     print(f"{len(unreadable):,} of {len(data):,} pictures cannot be read:")
     print("\n".join(f"  {line}" for line in unreadable[:_NAMED]) + ("\n  …" if len(unreadable) > _NAMED else ""))
     raise typer.Exit(1)
+
+
+def _read(data: Dataset, index: int) -> tuple[bytes, str]:
+    """A hash of the pixels of a picture that can be read, and what keeps another from being so."""
+    try:
+        return blake2b(data.image(index, least=_DECODED).tobytes(), digest_size=16).digest(), ""
+    except (ValueError, OSError) as error:
+        return b"", str(error)
+
+
+def _say_of_copies(data: Dataset, contents: Sequence[bytes]) -> None:
+    """A copy is found first without anything learned, so that it flatters a result."""
+    first: dict[bytes, int] = {}
+    copies = [(i, first.setdefault(each, i)) for i, each in enumerate(contents) if each]
+    copies = [(i, of) for i, of in copies if i != of]
+    if copies:
+        others = sum(bool(data.labels[i] != data.labels[of]) for i, of in copies)
+        elsewhere = f", {others:,} of them under another class" if others else ""
+        named = " of ".join(map(data.path, copies[0]))
+        print(f"pictures that are exact copies of others: {len(copies):,}{elsewhere}; first {named}")
