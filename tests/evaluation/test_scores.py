@@ -47,6 +47,20 @@ def test_a_root_depends_on_the_number_alone():
     assert scores.root(x[:0]).shape == (0,)
 
 
+@pytest.mark.parametrize("count", [1, 2, 8, 9])
+@pytest.mark.parametrize("metric", scores.METRICS)
+def test_a_table_is_exact_within_the_doubt_whatever_the_number_of_queries(metric, count):
+    generator = torch.Generator().manual_seed(3)
+    queries, gallery = torch.randn(count, 40, generator=generator), torch.randn(300, 40, generator=generator)
+    pairs = scores.Scores(Vectors(queries), Vectors(gallery), metric, torch.float32)
+    table = pairs.table(pairs.query_block(slice(None)), slice(None))
+    assert table.shape == (count, 300)
+    assert table.is_contiguous()
+    rows, columns = torch.arange(count).repeat_interleave(300), torch.arange(300).repeat(count)
+    wrong = table.double() - pairs.exact(rows, columns).view(count, 300) / (2 if metric == "euclidean" else 1)
+    assert ((wrong - wrong[:, :1]).abs() <= pairs.doubt(torch.arange(count))).all()
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e15])
 @pytest.mark.parametrize("metric", scores.METRICS)
 def test_the_lead_of_one_member_over_another_is_that_of_the_exact_scores(metric, scale):

@@ -23,6 +23,8 @@ from tuplet.evaluation.inputs import Vectors, budget, one_of
 METRICS = ("euclidean", "cosine", "dot")
 # Elements of the vectors that a step of exact scores gathers; a CPU wants them in its cache.
 PAIR_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+# Rows that are few for a product.
+FEW = 8
 # The length from which on `folded_sum` adds columns instead of rows.
 SHORT = 32
 
@@ -88,6 +90,18 @@ def similarity(exact: Tensor, metric: str) -> Tensor:
     return -root(-exact) if metric == "euclidean" else exact
 
 
+def _products(block: Tensor, members: Tensor, added: Tensor | None) -> Tensor:
+    """The product of each row of a block with each member, and what is added for the member.
+
+    For a few rows a CPU's library is up to three times as fast with the members first, and with two rows for one.
+    """
+    if block.device.type == "cpu" and len(block) <= FEW:
+        rows = block if len(block) > 1 else block.repeat(2, 1)
+        table = (members @ rows.T)[:, : len(block)].T.contiguous()
+        return table if added is None else table.add_(added)
+    return block @ members.T if added is None else torch.addmm(added, block, members.T)
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Float32 products that are float32: no autocast, no TF32, no bf16 in disguise."""
@@ -146,11 +160,8 @@ class Scores:
         divides = self.metric == "cosine" and len(block) < self.gallery.dim and self.gallery.is_moderate
         members = self.gallery.rows(columns, self.dtype) if divides else self._prepared(self.gallery, columns)
         with full_precision(self.device):
-            if divides:
-                return (block @ members.T).div_(self.gallery.divisors(columns).to(self.dtype))
-            if self.metric != "euclidean":
-                return block @ members.T
-            return torch.addmm(self._shorter(columns), block, members.T)
+            table = _products(block, members, self._shorter(columns) if self.metric == "euclidean" else None)
+            return table.div_(self.gallery.divisors(columns).to(self.dtype)) if divides else table
 
     def turned(self, table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The table of `columns` by `rows`, from that of `rows` by `columns`, of queries that are their own gallery."""
