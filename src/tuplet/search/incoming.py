@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -24,6 +24,7 @@ from tuplet.search.pictures import embed, prepare
 Things: TypeAlias = Tensor | np.ndarray | Picture | Sequence[Picture]
 #: One id or several; numbers are kept as text.
 Ids: TypeAlias = str | int | Sequence[str | int] | np.ndarray | Tensor
+T = TypeVar("T")
 NAMES = (str, int, np.integer, os.PathLike)
 
 
@@ -101,6 +102,22 @@ def refuse_known(names: set[str]) -> None:
         raise ValueError(f"the id {min(names)!r} would be there twice; delete the other first or choose a new id")
 
 
+def in_order(found: Mapping[str, T], names: list[str]) -> list[T]:
+    """What was found of each id; one that is missing is an error."""
+    for name in names:
+        if name not in found:
+            raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")
+    return [found[name] for name in names]
+
+
+def refuse_another_model(place: object, model: str | None, embedder: Embedder) -> None:
+    """Refuse an embedder that did not make the index at a place, which knows the fingerprint of its own."""
+    other = embedder.fingerprint()
+    if model != other:
+        by = "no model, from plain vectors" if model is None else f"the model {model[:12]}"
+        raise ValueError(f"{place} was made by {by}, not by {other[:12]}; index again with the new model")
+
+
 def query_vectors(queries: Things, dim: int, metric: str, embedder: Callable[[], Embedder]) -> np.ndarray:
     """Queries as float32 (n, dim): photographs embedded; views (n, views, dim) averaged, unit ones for the cosine."""
     if not isinstance(queries, Tensor | np.ndarray):
@@ -158,6 +175,11 @@ def choices(wanted: Any) -> list[Any]:
     is_several = isinstance(wanted, list | tuple | set | frozenset | np.ndarray | Tensor)
     several = _plain_list(wanted) if is_several else [wanted]
     return [each.tolist() if isinstance(each, np.generic | Tensor) else each for each in several]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a filter for this value says the same everywhere: text, a boolean or a finite number."""
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _plain_list(several: Any) -> list[Any]:

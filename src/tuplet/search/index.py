@@ -30,6 +30,7 @@ from tuplet.search.incoming import (
     as_names,
     check_conditions,
     query_vectors,
+    refuse_another_model,
     refuse_known,
     width_and_metric,
 )
@@ -145,10 +146,7 @@ class Index:
 
     def check_model(self, embedder: Embedder) -> None:
         """Refuse an embedder that did not make this index."""
-        mine, other = self.snapshot.manifest.model, embedder.fingerprint()
-        if mine != other:
-            by = "no model, from plain vectors" if mine is None else f"the model {mine[:12]}"
-            raise ValueError(f"{self.folder} was made by {by}, not by {other[:12]}; index again with the new model")
+        refuse_another_model(self.folder, self.snapshot.manifest.model, embedder)
 
     def refresh(self) -> bool:
         """Go to the latest state; whether it is another one."""

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -24,7 +23,10 @@ from tuplet.search.incoming import (
     as_names,
     check_conditions,
     choices,
+    in_order,
+    is_plain,
     query_vectors,
+    refuse_another_model,
     refuse_known,
     width_and_metric,
 )
@@ -133,10 +135,7 @@ class MilvusIndex:
 
     def check_model(self, embedder: Embedder) -> None:
         """Refuse an embedder that did not make this collection."""
-        other = embedder.fingerprint()
-        if self._model != other:
-            by = "no model, from plain vectors" if self._model is None else f"the model {self._model[:12]}"
-            raise ValueError(f"{self.uri} was made by {by}, not by {other[:12]}; index again with the new model")
+        refuse_another_model(self.uri, self._model, embedder)
 
     def refresh(self) -> bool:
         """Nothing: every call sees the latest state."""
@@ -256,11 +255,7 @@ class MilvusIndex:
 
     def _get(self, names: list[str], fields: list[str]) -> list[dict[str, Any]]:
         """All of the items, in their order; one that is missing is an error."""
-        by_name = {row["id"]: row for row in self._rows(names, fields)}
-        for name in names:
-            if name not in by_name:
-                raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")
-        return [by_name[name] for name in names]
+        return in_order({row["id"]: row for row in self._rows(names, fields)}, names)
 
     def _search(self, vectors: np.ndarray, k: int, where: Where | None, with_vectors: bool) -> list[Any]:
         fields = ["metadata", "vector"] if with_vectors else ["metadata"]
@@ -326,7 +321,7 @@ def _condition(where: Where) -> str:
     for key, wanted in where.items():
         asked = choices(wanted)
         for value in asked:
-            if not (isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+            if not is_plain(value):
                 raise ValueError(f"the filter {key}={value!r} is not one for Milvus; use text, numbers or booleans")
         terms = [f"metadata[{_quoted(key)}] == {_quoted(value)}" for value in asked]
         parts.append(f"({' or '.join(terms)})" if terms else "id == ''")

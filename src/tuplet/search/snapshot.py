@@ -14,6 +14,7 @@ from torch import Tensor
 from tuplet.evaluation import Vectors
 from tuplet.search import files
 from tuplet.search.files import Manifest
+from tuplet.search.incoming import in_order
 
 #: What `rows.u64` holds of each row: where its line and its picture end, and a number made of its id.
 ROW = np.dtype([("line", "<u8"), ("picture", "<u8"), ("id", "<u8")])
@@ -105,11 +106,7 @@ class Snapshot:
 
     def rows_of(self, names: list[str]) -> list[int]:
         """The rows with these ids, in their order; one that is missing is an error."""
-        found = self.find(names)
-        for name in names:
-            if name not in found:
-                raise ValueError(f"the index holds no {name!r}; ids are those that were added and not deleted")
-        return [found[name] for name in names]
+        return in_order(self.find(names), names)
 
     def _parsed(self, lines: list[bytes], count: int) -> list[dict[str, Any]]:
         try:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import math
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from tuplet.data.decode import read_image
 from tuplet.models import Embedder
-from tuplet.search.incoming import choices, query_vectors
+from tuplet.search.incoming import choices, is_plain, query_vectors
 from tuplet.search.index import Index
 from tuplet.search.opening import Searchable
 from tuplet.search.pictures import embed, pixels
@@ -264,8 +263,7 @@ class Service:
 
 
 def _is_condition(value: Any) -> bool:
-    choices = value if isinstance(value, list) else [value]
-    return all(isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one)) for one in choices)
+    return all(map(is_plain, value if isinstance(value, list) else [value]))
 
 
 def _readings(label: str) -> list[Any]:
@@ -278,7 +276,7 @@ def _readings(label: str) -> list[Any]:
         spelt = json.loads(label)
     except (ValueError, RecursionError):
         return [label]
-    return [label, spelt] if isinstance(spelt, int | float) and _is_condition(spelt) else [label]
+    return [label, spelt] if isinstance(spelt, int | float) and is_plain(spelt) else [label]
 
 
 def _reason(error: BaseException) -> str:
