@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from training_tools import pictures, vectors
 from tuplet import losses, training
@@ -69,6 +70,28 @@ def test_pictures_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
     training.compare(photos, ["raw"], [0, 1], out=tmp_path / "found", resume=False, **options)
     assert not earlier.exists()
     assert len(read) == 24 + 2 * 24 + 24
+
+
+@pytest.mark.filterwarnings("ignore:1 of ")
+def test_unreadable_pictures_are_left_out_of_every_run_alike(tmp_path):
+    """The places of test examples are those in the data that were opened, so that a report finds their pictures."""
+    source, photos = pictures(classes=6, each=4), tmp_path / "photos"
+    for i in range(len(source)):
+        (photos / str(int(source.labels[i]))).mkdir(parents=True, exist_ok=True)
+        source.image(i).save(photos / str(int(source.labels[i])) / f"{i:02}.png")
+    (photos / "0" / "00.png").write_bytes(b"")
+    options = {**QUICK, "batch_size": 6, "model": "convnet", "model_options": {"size": 12, "channels": 3}}
+    with pytest.raises(
+        ValueError, match=r"00\.png cannot be read: .*; replace it or leave it out with unreadable='skip'"
+    ):
+        training.compare(photos, ["raw"], [0], out=tmp_path / "found", **options)
+    first, again = (
+        training.compare(photos, ["raw"], [0], out=tmp_path / "found", unreadable="skip", **options) for _ in range(2)
+    )
+    assert again == first
+    run = tmp_path / "found" / "raw" / "seed_0"
+    assert load_file(run / "vectors.safetensors")["indices"].tolist() == list(range(12, 24))
+    assert json.loads((run / "run.json").read_text())["data"] == str(photos)
 
 
 def test_losses_of_ones_own_have_labels(tmp_path):

@@ -31,6 +31,10 @@ def test_runs_on_pictures_that_are_held_are_those_on_the_files(photos, tmp_path)
     training.train(held, tmp_path / "held", **options)
     assert same(weights(tmp_path / "files"), weights(tmp_path / "held"))
     assert held.source == opened.source
+    (photos / "class 0" / "00.png").write_bytes(b"")
+    with pytest.warns(UserWarning, match="1 of 30 images were skipped"):
+        some = data.hold(opened, 14, on_error="skip")
+    assert (len(some), some.source) == (29, None)  # which is a part of what was opened
 
 
 def test_data_may_lie_in_a_folder_whose_name_is_no_text(photos, tmp_path):

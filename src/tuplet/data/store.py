@@ -116,7 +116,7 @@ def hold(
     """The dataset with its pictures decoded and held in memory, or on a device: whatever reads them reads these.
 
     Several runs on it decode nothing. Sizes, folders and unreadable files are as `load` has them; what could not be
-    read is left out.
+    read is left out, and the others are a part of the data, which has no `source`.
 
     >>> from tuplet.data import from_images
     >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape
@@ -125,7 +125,7 @@ def hold(
     store = load(data, size, folder, on_error=on_error).to(device)
     if store.data.features is not None:
         return replace(store.data, features=store.values)
-    return replace(store.data, images=store.values, aspects=store.aspects, source=data.source)
+    return replace(store.data, images=store.values, aspects=store.aspects)
 
 
 def _store(data: Dataset, values: Tensor, aspects: Tensor, errors: dict[int, str], on_error: str) -> Store:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tuplet import data as data_room
 from tuplet.data import Dataset
 from tuplet.training.assemble import decide
+from tuplet.training.examples import telling_how_to_skip
 from tuplet.training.folder import EVALUATION, RunFolder, named
 from tuplet.training.objective import LOSSES
 from tuplet.training.processes import first_speaks, join
@@ -122,7 +123,7 @@ def _refuse_labels_without_a_folder(labels: Iterable[str]) -> None:
 
 
 def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
-    """The data with their pictures decoded once, where all runs want them of one size and memory holds them.
+    """The data with their pictures decoded once, where all can be read and all runs want them of one size.
 
     What one of the runs would refuse is refused here, before another has trained for long.
     """
@@ -136,7 +137,11 @@ def _held(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) 
     sizes = {settings.stored_size or settings.resize for settings in decided}
     if len(sizes) > 1:
         return data
-    return data_room.hold(data, sizes.pop(), folder=decided[0].cache_folder, on_error=decided[0].unreadable)
+    with warnings.catch_warnings(), telling_how_to_skip():
+        warnings.filterwarnings("ignore", message=".*images were skipped")
+        held = data_room.hold(data, sizes.pop(), folder=decided[0].cache_folder, on_error=decided[0].unreadable)
+    # Each run leaves out what cannot be read itself: it knows its examples by their places among all.
+    return held if len(held) == len(data) else data
 
 
 def _chosen(losses: Iterable[str] | Mapping[str, Mapping[str, Any]], data: Dataset) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,7 @@
 """The examples of a run: what is trained on, what chooses the best, and what is tested on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -81,12 +83,8 @@ def make_examples(
     size = None if prepared is None else settings.stored_size or prepared.resize
 
     def part(places: Tensor) -> Part:
-        try:
+        with telling_how_to_skip():
             store = load(data.select(places), size, settings.cache_folder, on_error=settings.unreadable)
-        except (ValueError, OSError) as error:
-            if str(error).endswith("leave it out"):
-                raise type(error)(f"{error} with unreadable='skip'") from error
-            raise
         readable = [i not in store.skipped for i in range(len(places))]
         return Part(_placed(store, settings.cache_on_device, device), places[readable])
 
@@ -100,6 +98,17 @@ def make_examples(
         augment=make_augment(settings, prepared),
         ks=recall_ks(data),
     )
+
+
+@contextmanager
+def telling_how_to_skip() -> Iterator[None]:
+    """Name the option that leaves a picture out where one cannot be read."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if str(error).endswith("leave it out"):
+            raise type(error)(f"{error} with unreadable='skip'") from error
+        raise
 
 
 def _placed(store: Store, on_device: bool | None, device: torch.device) -> Store:
