@@ -15,7 +15,7 @@ _MEANINGS = {
     "r_precision": ("R-precision", "The share of right answers in the first R places; R is how many exist"),
     "mean_reciprocal_rank": ("MRR", "The mean of 1 / rank of the first right answer"),
     "nmi": ("NMI", "How much k-means clusters and true classes tell about each other"),
-    "ami": ("AMI", "The same, less what chance would give"),
+    "ami": ("AMI", "As NMI, less what chance would give"),
     "f1": ("F1", "How well k-means puts pairs of one class together and keeps others apart"),
 }
 
