@@ -246,6 +246,20 @@ def test_recall_is_stated_by_exact_scores(tmp_path):
         index.build_approximate("hnsw")
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
+@pytest.mark.parametrize("metric", ["euclidean", "dot"])
+def test_what_is_too_long_for_float32_is_searched_exactly(tmp_path, kind, metric):
+    """faiss would end the whole process where its squares are infinite."""
+    index = Index.create(tmp_path / "i", dim=16, metric=metric)
+    index.add(clustered(1000), range(1000))
+    index.build_approximate(kind, recall=0.8)
+    queries = clustered(5, seed=1)[1:] * np.float32(5e37)  # the first would fit
+    assert index.search(queries).rows.tolist() == index.search(queries, exact=True).rows.tolist()
+    index.add(clustered(2, seed=2) * np.float32(1e25), ["long", "longer"])
+    with pytest.raises(ValueError, match=r"longest vector has a length of \d.*e\+25, .*; scale .*, or search exactly"):
+        index.build_approximate(kind)
+
+
 def test_a_search_keeps_to_its_own_state(tmp_path, monkeypatch):
     """Where another thread goes to a state with an approximate index, a search that has begun knows nothing of it."""
     writer = Index.create(tmp_path / "i", dim=16)

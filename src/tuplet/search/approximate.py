@@ -64,6 +64,12 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}; choose one of them")
     if snapshot.count < FEWEST[kind]:
         raise ValueError(f"the index holds {snapshot.count} vectors, and {kind} needs {FEWEST[kind]}; search exactly")
+    longest = snapshot.gallery().max_norm
+    if snapshot.manifest.metric != "cosine" and (2 * longest) ** 2 > float(np.finfo(np.float32).max):
+        raise ValueError(
+            f"the longest vector has a length of {longest:.3g}, and float32 cannot hold its square; "
+            "scale the vectors down, or search exactly"
+        )
     faiss = _faiss()
     begun = time.monotonic()
     sample = _sample(snapshot)
@@ -121,8 +127,8 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and rows (n, k) of the nearest candidates; of equals the lower row first.
 
-    A query that gets fewer than k is answered exactly; beyond those that are allowed its rows are −1. So are all where
-    the graph would have to look too far.
+    A query that gets fewer than k, or that is too long for float32, is answered exactly; beyond those that are allowed
+    its rows are −1. So are all where the graph would have to look too far.
     """
     metric, effort = snapshot.manifest.metric, _effort(built, about, k, allowed)
     if about.kind == "hnsw" and effort > max(WIDEST, WIDEST_PER_ROOT * math.sqrt(built.ntotal)):
@@ -140,7 +146,7 @@ def search(
         later = exact.search(snapshot, queries, k, allowed, about.rows)
         scores, rows = np.concatenate([scores, later[0]], 1), np.concatenate([rows, later[1]], 1)
     scores, rows = ordered(scores, rows, k)
-    short = (rows < 0).any(1)
+    short = ~np.isfinite(scores).all(1)
     if short.any():
         found = exact.search(snapshot, queries[short], k, allowed)
         width = found[0].shape[1]
