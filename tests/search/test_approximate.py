@@ -93,6 +93,15 @@ def test_recall_stays_with_many_results(tmp_path):
         assert recall(index, queries, k, where=where) > about.recall_at_10 - 0.015, (k, where)
 
 
+def test_recall_stays_with_one_result(tmp_path):
+    """A codebook of a prime number of dimensions tells little: the nearest is seldom its first guess."""
+    drawn = np.random.default_rng(0).normal(size=(5_200, 17)).astype(np.float32)
+    index = Index.create(tmp_path / "i", dim=17)
+    index.add(drawn[:5_000], range(5_000))
+    about = index.build_approximate("ivf_pq", recall=0.5)
+    assert recall(index, drawn[5_000:], 1) > about.recall_at_10 - 0.015
+
+
 def test_what_the_graph_does_not_hold_is_found_beside_it(tmp_path):
     """Nothing that it covers is allowed here, and all that came later is."""
     index = Index.create(tmp_path / "i", dim=16)

@@ -226,7 +226,7 @@ def _candidates(
         params = faiss.SearchParametersHNSW(efSearch=effort, **options)
     else:
         params = faiss.SearchParametersIVF(nprobe=min(effort, built.nlist), **options)
-    k = min(k * CANDIDATES[about.kind], about.rows)
+    k = min(max(k, 10) * CANDIDATES[about.kind], about.rows)  # as when it was measured
     # faiss.contrib.torch_utils, which other libraries import, puts a search without parameters in place of this one.
     find = getattr(built, "search_numpy", built.search)
     return find(queries, k, params=params)
