@@ -1,5 +1,7 @@
 """The negatives that may stand among the first of a query's list: few of a tile are kept, and found without sorting."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,6 +9,8 @@ from torch import Tensor
 # A bar is the lowest of the highest scores of as many groups as the list is deep. With so many groups for each place a
 # bar is nearly as high as it could be; groups have at most so many entries, beyond which they save nothing.
 GROUPS_FOR_A_PLACE, LARGEST_GROUP = 4, 64
+# Their number is a multiple of this: rows of whole registers are compared several times as fast as others.
+LANES = 64
 
 
 class Contenders:
@@ -63,10 +67,13 @@ class Contenders:
 
     def _raise_bar(self, tile: Tensor) -> None:
         """Hold the highest score of each of `depth` groups, those with the highest; the lowest of them comes first."""
-        size = min(LARGEST_GROUP, max(1, tile.shape[1] // (GROUPS_FOR_A_PLACE * self.depth)))
-        whole = tile.shape[1] // size * size
-        # Strided groups: the maximum of whole rows of numbers, which vector instructions take at once.
-        parts = [tile[:, :whole].unflatten(1, (size, -1)).amax(1), tile[:, whole:]]
+        wanted = max(GROUPS_FOR_A_PLACE * self.depth, tile.shape[1] // LARGEST_GROUP)
+        groups = math.ceil(wanted / LANES) * LANES
+        size = tile.shape[1] // groups
+        parts = [tile]
+        if size > 1:
+            # Strided groups: the maximum of whole rows of numbers, which vector instructions take at once.
+            parts = [tile[:, : size * groups].unflatten(1, (size, groups)).amax(1), tile[:, size * groups :]]
         highest = torch.cat(parts if self._highest is None else [self._highest, *parts], 1)
         if highest.shape[1] >= self.depth:
             # NumPy's partition is vectorised, and many times as fast as torch's kthvalue.

@@ -156,6 +156,7 @@ def _ranked_within(
             yield alone.ranked(own, first)
         return
     waiting, start = deque(lists), 0
+    space = torch.empty(max(map(len, blocks)) ** 2, dtype=scores.dtype, device=scores.device)
     while waiting:
         mine, column = waiting[0], start
         block = scores.query_block(mine.rows)
@@ -163,7 +164,7 @@ def _ranked_within(
             if mine.hopeful or other.hopeful:
                 tile = scores.table(block, other.rows)
                 if other is not mine:
-                    other.add(scores.turned(tile, mine.rows, other.rows), start)
+                    other.add(scores.turned(tile, mine.rows, other.rows, space), start)
                 mine.add(tile, column)
             column += len(other.rows)
         start += len(mine.rows)

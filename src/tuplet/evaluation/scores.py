@@ -163,9 +163,12 @@ class Scores:
             table = _products(block, members, self._shorter(columns) if self.metric == "euclidean" else None)
             return table.div_(self.gallery.divisors(columns).to(self.dtype)) if divides else table
 
-    def turned(self, table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The table of `columns` by `rows`, from that of `rows` by `columns`, of queries that are their own gallery."""
-        turned = table.T.contiguous()
+    def turned(self, table: Tensor, rows: Tensor, columns: Tensor, space: Tensor) -> Tensor:
+        """The table of `columns` by `rows`, from that of `rows` by `columns`, of queries that are their own gallery.
+
+        It lies in the `space` that is given, since fresh memory would take longer than all the rest.
+        """
+        turned = space[: table.numel()].view(len(columns), len(rows)).copy_(table.T)
         if self.metric == "euclidean":
             turned.sub_(self._shorter(columns)[:, None]).add_(self._shorter(rows))
         return turned
