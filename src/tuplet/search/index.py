@@ -198,7 +198,7 @@ class Index:
             rows["picture"] = manifest.bytes[files.PICTURES] + np.cumsum([len(picture) for picture in new.pictures])
             rows["id"] = [id_number(name) for name in new.names]
             contents = {
-                files.VECTORS: new.vectors.tobytes(),
+                files.VECTORS: new.vectors,
                 files.ITEMS: b"".join(lines),
                 files.ROWS: rows.tobytes(),
                 files.PICTURES: b"".join(new.pictures),
