@@ -139,6 +139,8 @@ def test_options():
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
+        losses.TripletLoss(max_per_class=1)(X, Y)
+    with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1, same=lambda a, b: a[:, None] == b)
     with refused(ValueError, "variant", "'all'", "'ovo'"):
         losses.NPairLoss("all")

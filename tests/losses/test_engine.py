@@ -145,6 +145,15 @@ class TestDerivatives:
         ours, theirs = (torch.autograd.grad(v, list(loss.parameters())) for v in (value, loss(x, labels)))
         torch.testing.assert_close(ours, theirs)
 
+    def test_lifted_leaves_out_a_pair_that_has_no_negatives(self):
+        """The first two are like everybody; of the other pairs each has one end with one negative, at 4."""
+        x, labels = torch.tensor([[0.0], [1.0], [2.0], [6.0]], dtype=torch.float64), torch.arange(4)
+        alike = labels[:, None] // 2 != labels // 2
+        alike[:2, :2] = True
+        value = losses.LiftedStructureLoss(margin=4.0)(x, labels, same=lambda a, b: alike[a][:, b])
+        # J̃ = log e^{4 − 4} + d
+        assert value.item() == pytest.approx((2**2 + 6**2 + 1**2 + 5**2) / 8)
+
     def test_nra_pulls_no_ties_apart(self):
         """A negative as near as the positive, both at the lower end of the row, where the transfer function is flat."""
         gallery = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64, requires_grad=True)
@@ -220,6 +229,13 @@ class TestWeights:
                 total = sum(torch.exp(-50 * (s[i, j] - s[i, k])) for k in N) + torch.exp(-50 * (s[i, j] - 0.5))
                 torch.testing.assert_close(w[i, j], 1 / total / 8)
         assert torch.equal(w.diagonal(), torch.zeros(8, dtype=torch.float64))
+
+    @pytest.mark.parametrize("name", ["contrastive", "lifted_structure", "angular", "angular_hinge", "histogram"])
+    def test_half_of_what_is_done_to_a_positive_pair_goes_to_each_order(self, name):
+        x, labels = batch(BY_NAME[name])
+        w = BY_NAME[name].make().weights(x, labels) * labels.eq(labels[:, None])
+        assert w.any()
+        torch.testing.assert_close(w, w.T)
 
     @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
     def test_with_a_gallery_the_surrogate_has_the_gradient_of_the_queries(self, case):

@@ -91,9 +91,10 @@ def test_distance_weighted_draws_follow_their_probabilities(geometry, dim, soak)
 
 
 def test_distance_weighted_falls_back_to_uniform_and_keeps_all_positives():
-    x = torch.eye(6, dtype=torch.float64)
+    """Where no negative is near enough, near and far ones come alike, and one at the very bound is not near."""
+    x = torch.tensor([[0.0], [0.0], [1.0], [1.0], [-1.9], [-1.9]], dtype=torch.float64)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    counts, rule = torch.zeros(6, 6), mining.DistanceWeighted(far=1.0)  # every distance is √2
+    counts, rule = torch.zeros(6, 6), mining.DistanceWeighted(far=1.0)
     for _ in range(1_000):
         positive, negative = kept(rule, "euclidean", x, labels)
         assert torch.equal(positive, om.pair_masks(x, labels)[0])
