@@ -13,6 +13,7 @@ import torch
 from training_tools import QUICK, dropping, pictures, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
+from tuplet.models import Preprocessing, create
 from tuplet.training.assemble import decide
 from tuplet.training.processes import Team
 from tuplet.training.recipes import recipe_for
@@ -331,6 +332,17 @@ def test_a_size_that_the_network_does_not_take_is_refused_at_once(tmp_path):
     said = r"the embedder does not take pictures of 8 × 8 pixels \(Given input size.*\); choose another size"
     with pytest.warns(UserWarning, match="random weights"), pytest.raises(ValueError, match=said):
         training.train(pictures(), tmp_path, model="googlenet", size=8)
+
+    class Patches(torch.nn.Module):
+        """As transformers do."""
+
+        def forward(self, images):
+            assert images.shape[-1] == 12, "Input height doesn't match"
+            return images.flatten(1)
+
+    grey = Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
+    with pytest.raises(ValueError, match=r"does not take pictures of 10 × 10 pixels \(Input height doesn't match\)"):
+        training.train(pictures(), tmp_path, model=create(Patches(), preprocessing=grey), augment={"size": 10})
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):

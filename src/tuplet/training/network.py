@@ -123,7 +123,7 @@ def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:
         # A network that was compiled is not to be compiled for a batch of one.
         with evaluating(embedder), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             embedder(example.to(embedder.device))
-    except RuntimeError as error:  # torch's, about shapes and types
+    except (RuntimeError, AssertionError) as error:  # torch's and timm's, about shapes and types
         raise ValueError(f"the embedder does not take {what} ({first_line(error)}); {remedy}") from error
 
 
