@@ -1,7 +1,5 @@
 """The negatives that may stand among the first of a query's list: few of a tile are kept, and found without sorting."""
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 # A bar is the lowest of the highest scores of as many groups as the list is deep. With so many groups for each place a
 # bar is nearly as high as it could be; groups have at most so many entries, beyond which they save nothing.
 GROUPS_FOR_A_PLACE, LARGEST_GROUP = 4, 64
-# Their number is a multiple of this: rows of whole registers are compared several times as fast as others.
+# Rows of so many numbers fill registers; what is left over takes several times as long.
 LANES = 64
 
 
@@ -67,13 +65,11 @@ class Contenders:
 
     def _raise_bar(self, tile: Tensor) -> None:
         """Hold the highest score of each of `depth` groups, those with the highest; the lowest of them comes first."""
-        wanted = max(GROUPS_FOR_A_PLACE * self.depth, tile.shape[1] // LARGEST_GROUP)
-        groups = math.ceil(wanted / LANES) * LANES
-        size = tile.shape[1] // groups
-        parts = [tile]
-        if size > 1:
-            # Strided groups: the maximum of whole rows of numbers, which vector instructions take at once.
-            parts = [tile[:, : size * groups].unflatten(1, (size, groups)).amax(1), tile[:, size * groups :]]
+        groups = LANES * max(1, round(GROUPS_FOR_A_PLACE * self.depth / LANES))
+        size = min(LARGEST_GROUP, max(1, tile.shape[1] // groups))
+        whole = tile.shape[1] // size * size
+        # Strided groups: the maximum of whole rows of numbers, which vector instructions take at once.
+        parts = [tile[:, :whole].unflatten(1, (size, -1)).amax(1), tile[:, whole:]]
         highest = torch.cat(parts if self._highest is None else [self._highest, *parts], 1)
         if highest.shape[1] >= self.depth:
             # NumPy's partition is vectorised, and many times as fast as torch's kthvalue.
