@@ -213,6 +213,12 @@ def test_bad_input_gets_one_sentence():
     x, y = planted(classes=3, each=2)
     with pytest.raises(ValueError, match="clusters must be at most the 6 points, got 7"):
         ev.kmeans(x, 7)
+    with pytest.raises(ValueError, match="iterations must be a positive integer, got 0"):
+        ev.kmeans(x, 2, iterations=0)
+    with pytest.raises(TypeError, match=r"seeds must be several numbers, got 3; give \(3,\)"):
+        ev.kmeans(x, 2, seeds=3)
+    with pytest.raises(ValueError, match="seeds must not be empty"):
+        ev.kmeans(x, 2, seeds=())
     with pytest.raises(ValueError, match="runs must be a positive integer, got 0"):
         ev.clustering(x, y, runs=0)
     with pytest.raises(ValueError, match="clusters must have shape \\(2,\\)"):

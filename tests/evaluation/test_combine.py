@@ -60,6 +60,7 @@ def test_bad_parts_get_one_sentence():
             "views must have one dimension, got \\[2, 1\\]",
         ),
         (lambda: ev.average_views([torch.eye(2)], metric="euclidean"), "metric must be one of 'cosine', 'dot'"),
+        (lambda: ev.concatenate([torch.eye(2)], weights=[float("inf")]), "weights must be 1 numbers from 0 up, got"),
         (lambda: ev.concatenate([]), "one row for each example, got \\[\\] rows"),
     ]
     for call, message in cases:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,25 @@ def test_the_report_is_plain_data_with_the_numbers_of_its_parts():
     assert set(report["intervals"]) == {
         *("recall_at_1", "recall_at_10", "mean_average_precision", "map_at_r", "r_precision", "mean_reciprocal_rank")
     }
+
+
+def test_numbers_of_numpy_are_written_as_plain_ones():
+    x, y = clustered(classes=5)
+    plain = ev.evaluate(x, y, ks=(1, 2), runs=2, bootstrap=10, seed=3)
+    runs, bootstrap, seed = np.array([2, 10, 3])
+    report = ev.evaluate(x, y, ks=np.array([1, 2]), runs=runs, bootstrap=bootstrap, seed=seed)
+    assert json.loads(json.dumps(report)) == plain
+
+
+@pytest.mark.parametrize("seed", [None, 0.5, True, "a", 2**63])
+def test_a_seed_is_an_integer(seed):
+    x, y = clustered(classes=5)
+    message = "seed must be an integer that fits into int64, got "
+    for call in (ev.evaluate, ev.clustering, ev.verification):
+        with pytest.raises(ValueError, match=message):
+            call(x, y, seed=seed)
+    with pytest.raises(ValueError, match="each seed in seeds must be an integer that fits into int64, got "):
+        ev.kmeans(x, 5, seeds=(0, seed))
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
@@ -65,8 +85,10 @@ def test_list_metrics_resample_the_queries_that_have_a_positive():
     report = ev.evaluate(x, [0, 0, *range(1, 51)], ks=(1,), runs=0, bootstrap=100)
     assert report["without_positive"] == 50
     assert report["mean_average_precision"] == 1.0
-    # One resample in eight has neither of the two.
-    assert report["intervals"]["mean_average_precision"] == [0.0, 1.0]
+    # One resample in eight has neither of the two, and no such mean; it is drawn again.
+    assert report["intervals"]["mean_average_precision"] == [1.0, 1.0]
+    low, high = report["intervals"]["recall_at_1"]
+    assert 0 < low < high < 0.1
 
 
 def test_nothing_to_measure_gets_one_sentence():

@@ -67,6 +67,8 @@ def test_vrf_leaves_out_singletons_and_says_what_it_needs():
     assert ev.verification(x, y, negatives=1)["trials"] == 2
     with pytest.raises(ValueError, match="got negatives=71 for 2 classes; ask for at most 1"):
         ev.verification(x, y)
+    with pytest.raises(ValueError, match="verification needs negatives of another class, but there is only one class"):
+        ev.verification(x, [7, 7, 7])
     with pytest.raises(ValueError, match="verification needs a class with two examples, but all 3 have one"):
         ev.verification(x, [0, 1, 2], negatives=1)
 
@@ -256,6 +258,9 @@ def test_bad_pairs_get_one_sentence():
             "folds must be a positive integer, got 2.5",
         ),
         (lambda: ev.pair_verification([0.1, 0.2], [True, False], folds=[4, 4]), "folds must name at least 2 folds"),
+        (lambda: ev.roc([0.1, 0.2], [1, -1]), "same must be true or false, but pair 1 has -1"),
+        (lambda: ev.roc([0.1, 0.2], ["0", "1"]), "same must be true or false, but pair 0 has '0'"),
+        (lambda: ev.tar_at_far([0.1, 0.2, 0.3], [True, False, float("nan")]), "but pair 2 has nan"),
         (lambda: ev.tar_at_far([0.1, float("nan")], [True, False]), "scores must be finite, but pair 1 has nan"),
         (lambda: ev.pair_scores(torch.eye(2), torch.eye(3)[:, :2]), "second must have as many rows as first, 2, got 3"),
     ]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_seed, as_vectors, positive_integer
 from tuplet.evaluation.kmeans import kmeans
 
 
@@ -27,7 +27,7 @@ def clustering(
     """
     vectors = as_vectors(embeddings, device=device)
     classes = as_labels(labels, vectors.count)
-    seeds = [seed + run for run in range(positive_integer(runs, "runs"))]
+    seeds = [as_seed(seed) + run for run in range(positive_integer(runs, "runs"))]
     scores = [
         (nmi(classes, found), pairwise_f1(classes, found), ami(classes, found))
         for found in kmeans(vectors, len(classes.unique()), seeds, metric=metric).cpu()

@@ -1,5 +1,6 @@
 """Several embeddings of one example as one: levels and models side by side, views averaged."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = Non
     """
     vectors = _same_examples(embeddings)
     weights = [1.0] * len(vectors) if weights is None else weights
-    if len(weights) != len(vectors) or not all(w >= 0 for w in weights):
+    if len(weights) != len(vectors) or not all(0 <= w < math.inf for w in weights):
         raise ValueError(f"weights must be {len(vectors)} numbers from 0 up, got {list(weights)}; give one for each")
     return torch.cat([v.rows(slice(None), v.dtype) * w**0.5 for v, w in zip(vectors, weights, strict=True)], 1)
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -220,3 +220,17 @@ def positive_integer(value: int, name: str) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}; give 1 or more")
     return int(value)
+
+
+def as_seed(value: int, name: str = "seed") -> int:
+    """`value`, if it is an integer that random numbers can be drawn from."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} must be an integer that fits into int64, got {value!r}; give 0, 1 or another one")
+    return int(value)
+
+
+def several(values: Any, name: str) -> list[Any]:
+    """`values` as a list, if there are several of them, or may be."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be several numbers, got {values!r}; give ({values!r},)")
+    return list(values)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from tuplet.evaluation.inputs import Vectors, as_vectors, budget, one_of, positive_integer
+from tuplet.evaluation.inputs import Vectors, as_seed, as_vectors, budget, one_of, positive_integer, several
 from tuplet.evaluation.scores import full_precision
 from tuplet.evaluation.seeding import BLOCK_POINTS, largest_pool, plus_plus
 from tuplet.progress import track
@@ -41,6 +41,10 @@ def kmeans(
     tensor([[1, 1, 0, 0]])
     """
     vectors = as_vectors(embeddings, device=device)
+    positive_integer(iterations, "iterations")
+    seeds = [as_seed(seed, "each seed in seeds") for seed in several(seeds, "seeds")]
+    if not seeds:
+        raise ValueError("seeds must not be empty, got none; give one for each run")
     if positive_integer(clusters, "clusters") > vectors.count:
         raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}; ask for fewer")
     with full_precision(vectors.device):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tuplet.evaluation.clustering import clustering
-from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_seed, as_vectors, positive_integer
 from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query, recall_names
 from tuplet.evaluation.verification import verification
 
@@ -42,6 +42,9 @@ def evaluate(
     >>> result["recall_at_1"], result["map_at_r"], result["nmi"], result["vrf_at_1"]
     (1.0, 1.0, 1.0, 1.0)
     """
+    seed = as_seed(seed)
+    runs = positive_integer(runs, "runs") if runs else 0
+    bootstrap = positive_integer(bootstrap, "bootstrap") if bootstrap else 0
     vectors = as_vectors(embeddings, device=device)
     classes = as_labels(labels, vectors.count)
     members = None if gallery is None else as_vectors(gallery, "gallery", device)
@@ -74,7 +77,7 @@ def evaluate(
         if members is None and negatives < result["classes"]:
             result[f"vrf_at_{negatives}"] = verification(vectors, classes, negatives, seed, metric=metric)["vrf"]
     if bootstrap:
-        result["bootstrap"] = positive_integer(bootstrap, "bootstrap")
+        result["bootstrap"] = bootstrap
         result["intervals"] = _intervals(values, positives, recalls, bootstrap, seed)
     return result
 
@@ -82,16 +85,20 @@ def evaluate(
 def _intervals(
     values: dict[str, Tensor], positives: Tensor, recalls: tuple[str, ...], resamples: int, seed: int
 ) -> dict[str, list[float]]:
-    """The 2.5th and 97.5th percentile of each mean over queries drawn with replacement."""
+    """The 2.5th and 97.5th percentile of each mean over queries drawn with replacement.
+
+    Where none of the drawn has a positive, there is no mean of theirs, and they are drawn again.
+    """
     count = len(positives)
     table = torch.stack(list(values.values()), 1)
     # Recall divides by all queries, the others by those that have a positive; both are drawn anew.
     counts = torch.stack([(positives > 0) | (name in recalls) for name in values], 1).double()
     generator = torch.Generator().manual_seed(seed)
-    means = []
-    for _ in range(resamples):
+    means: list[Tensor] = []
+    while len(means) < resamples:
         drawn = torch.randint(count, (count,), generator=generator, device="cpu")
         times = torch.bincount(drawn, minlength=count).double()
-        means.append((times @ table) / (times @ counts).clamp(min=1))
+        if (counted := times @ counts).all():
+            means.append((times @ table) / counted)
     bounds = torch.stack(means).quantile(table.new_tensor([0.025, 0.975]), dim=0)
     return {name: bounds[:, i].tolist() for i, name in enumerate(values)}

@@ -10,13 +10,13 @@ rank j + the number of negatives before it, where `ties` says what a negative of
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.inputs import as_labels, as_members, as_vectors, one_of, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_members, as_vectors, one_of, positive_integer, several
 from tuplet.evaluation.ranks import Ranked, ranked
 
 TIES = ("pessimistic", "optimistic", "expected")
@@ -59,9 +59,7 @@ def recall_names(ks: Sequence[int]) -> dict[int, str]:
     >>> recall_names((1, 10))
     {1: 'recall_at_1', 10: 'recall_at_10'}
     """
-    if not isinstance(ks, Iterable):
-        raise TypeError(f"ks must be several numbers, got {ks!r}; give ({ks!r},)")
-    return {positive_integer(k, "each k in ks"): f"recall_at_{k}" for k in ks}
+    return {positive_integer(k, "each k in ks"): f"recall_at_{k}" for k in several(ks, "ks")}
 
 
 def mean_average_precision(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:

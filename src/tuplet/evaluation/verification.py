@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tuplet import counter
-from tuplet.evaluation.inputs import as_labels, as_vectors, positive_integer
+from tuplet.evaluation.inputs import as_labels, as_seed, as_vectors, positive_integer
 from tuplet.evaluation.ranks import Members
 from tuplet.evaluation.scores import Scores, similarity
 from tuplet.progress import track
@@ -32,6 +32,9 @@ def verification(
     """
     vectors = as_vectors(embeddings, device=device)
     classes, code = as_labels(labels, vectors.count).unique(return_inverse=True)
+    seed = as_seed(seed)
+    if len(classes) == 1:
+        raise ValueError("verification needs negatives of another class, but there is only one class; give more")
     if positive_integer(negatives, "negatives") >= len(classes):
         raise ValueError(
             f"negatives must come from as many other classes, got negatives={negatives} for {len(classes)} classes; "
@@ -177,7 +180,7 @@ def _pairs(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
     """Scores in float64 and truths as booleans, of both kinds."""
     # NumPy has no bf16.
     scores, same = (value.detach().cpu().double() if isinstance(value, Tensor) else value for value in (scores, same))
-    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(same, dtype=bool)
+    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(same)
     if values.ndim != 1 or values.shape != truth.shape:
         raise ValueError(
             f"scores and same must be lists of one length, got {values.shape} and {truth.shape}; give one each a pair"
@@ -187,6 +190,11 @@ def _pairs(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"scores must be finite, but pair {row} has {values[row]}; look at the embeddings of that pair"
         )
+    known = (truth == 0) | (truth == 1)
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        raise ValueError(f"same must be true or false, but pair {row} has {truth[row].item()!r}; give 1 or 0 for each")
+    truth = truth.astype(bool)
     if truth.all() or not truth.any():
         raise ValueError(f"same must hold both kinds, got {int(truth.sum())} true of {len(truth)}; add the other kind")
     return values, truth
