@@ -155,6 +155,16 @@ def test_values_and_gradients_are_those_of_whole_rows(name, labels, seed, rows):
     torch.testing.assert_close(torch.autograd.grad((w * v).sum(), x)[0], gradient)
 
 
+def test_a_gallery_that_is_held_constant_does_not_move():
+    class Still(losses.RAWLoss):
+        moves_gallery = False
+
+    x, labels = patterns.embeddings(24, 6, 0, "unit").requires_grad_(), torch.arange(24) // 4
+    loss = Still(mining=mining.SemiHard())
+    (gradient,) = torch.autograd.grad(loss(x, labels), x)
+    torch.testing.assert_close(loss.weights(x, labels) @ x.detach(), gradient)
+
+
 def test_weights_belong_to_the_next_call():
     x, labels = patterns.embeddings(24, 6, 0, "unit").requires_grad_(), torch.arange(24) // 4
     loss = losses.RAWLoss(mining=mining.DistanceWeighted())
