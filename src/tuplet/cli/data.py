@@ -1,6 +1,5 @@
 """`tuplet data`."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -95,7 +94,7 @@ def _say_of_other_files(folder: str) -> None:
 
 def _check(data: Dataset) -> None:
     """Read every picture; what cannot be read is an exit code."""
-    read = ahead(partial(_read, data), range(len(data)), workers=min(8, os.cpu_count() or 1), lead=64)
+    read = ahead(partial(_read, data), range(len(data)), lead=64)
     contents, troubles = zip(*track(read, "reading pictures", total=len(data)), strict=True)
     _say_of_copies(data, contents)
     unreadable = [said for said in troubles if said]

@@ -1,6 +1,5 @@
 """`tuplet embed`."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -81,7 +80,7 @@ def _vectors(embedder: Embedder, paths: Sequence[str], skip: bool) -> tuple[np.n
             return str(error)
 
     def readable() -> Iterator[Tensor]:
-        decoded = ahead(read, paths, workers=min(8, os.cpu_count() or 1), lead=2 * _TOGETHER)
+        decoded = ahead(read, paths, lead=2 * _TOGETHER)
         for path, picture in zip(paths, track(decoded, "embedding", total=len(paths)), strict=True):
             if isinstance(picture, str):
                 unreadable.append(picture)

@@ -1,5 +1,6 @@
 """From a store and a sampler to batches on the device."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,20 +45,20 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
         index = _send(torch.tensor(chosen), home)
         return [index, store.values[index], store.aspects[index]]
 
-    parts = map(read, indices) if home == device else ahead(read, indices, workers=1, lead=1)
+    parts = map(read, indices) if home == device else ahead(read, indices, lead=1, workers=1)
     for index, values, aspects in parts:
         index, values, aspects = (_send(part, device) for part in (index, values, aspects))
         yield Batch(index, values, aspects, labels[index])
 
 
-def ahead(function: Callable[[A], B], items: Iterable[A], workers: int, lead: int) -> Iterator[B]:
-    """`map` in threads, in order, never more than `lead` results ahead of the reader.
+def ahead(function: Callable[[A], B], items: Iterable[A], lead: int, workers: int | None = None) -> Iterator[B]:
+    """`map` in threads, one a core up to eight, in order, never more than `lead` results ahead of the reader.
 
-    >>> list(ahead(str, range(4), workers=2, lead=3))
+    >>> list(ahead(str, range(4), lead=3))
     ['0', '1', '2', '3']
     """
     waiting: deque[Future[B]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))

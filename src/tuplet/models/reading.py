@@ -1,6 +1,5 @@
 """Pictures in batches: files are decoded by a few threads while the network works."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -16,9 +15,8 @@ def batches(
     sources: Sequence[T], decode: Callable[[T], Tensor], batch_size: int, workers: int | None = None
 ) -> Iterator[Tensor]:
     """The decoded pictures, `batch_size` at a time; the next batches are decoded while the caller uses one."""
-    workers = workers or min(8, os.cpu_count() or 1)
     batch: list[Tensor] = []
-    for image in ahead(decode, sources, workers, lead=2 * batch_size):
+    for image in ahead(decode, sources, 2 * batch_size, workers):
         batch.append(image)
         if len(batch) == batch_size:
             yield torch.stack(batch)
