@@ -2,7 +2,7 @@
 
 faiss proposes candidates. Those of the graph come with scores of the vectors themselves; those of compressed vectors
 are scored again by the vectors; all in float32. Rows added after building are searched exactly beside it, and what
-was deleted or filtered out is not proposed.
+was deleted or filtered out is passed over.
 """
 
 import math
@@ -24,12 +24,11 @@ from tuplet.search.results import ordered
 from tuplet.search.snapshot import Snapshot
 
 KINDS = ("hnsw", "ivf_pq")
-#: Candidates for each result wanted: compressed vectors know the order only roughly.
-CANDIDATES = {"hnsw": 1, "ivf_pq": 16}
+#: Compressed vectors that are looked at for each result wanted: they know the order only roughly.
+CANDIDATES = 16
 BLOCK = 1 << 16
-#: The most nodes of a graph that are looked at, whatever the rows and for each root of them: keeping them in order
-#: costs the square of their number, so that beyond it looking at every vector is quicker.
-WIDEST, WIDEST_PER_ROOT = 1024, 8
+#: The most nodes or candidates to look at, unless they are fewer than one row in so many: then exact search is quicker.
+WIDEST, SCARCE = 1024, 32
 #: Rows to measure with, and the most of all rows that they may be: recall is then known to about a hundredth.
 SAMPLE, SHARE = 1024, 0.1
 #: Ten to find and one to look with; a codebook of compressed vectors has 16 entries, each of which starts as a vector.
@@ -127,26 +126,34 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and rows (n, k) of the nearest candidates; of equals the lower row first.
 
-    A query that gets fewer than k, or that is too long for float32, is answered exactly; beyond those that are allowed
-    its rows are −1. So are all where the graph would have to look too far.
+    Those that are allowed are sought among the nearest of all, as far as it takes where they are spread evenly. A query
+    that gets fewer than k, or that is too long for float32, is answered exactly; so are all where it takes too far.
     """
-    metric, effort = snapshot.manifest.metric, _effort(built, about, k, allowed)
-    if about.kind == "hnsw" and effort > max(WIDEST, WIDEST_PER_ROOT * math.sqrt(built.ntotal)):
+    metric = snapshot.manifest.metric
+    covered = built.ntotal if allowed is None else int(allowed[: about.rows].sum())
+    effort, width = _reach(built, about, k, built.ntotal / max(1, covered))
+    if max(effort, width) > max(WIDEST, built.ntotal // SCARCE):
         return exact.search(snapshot, queries, k, allowed)
-    scores, rows = _candidates(built, about, effort, _prepared(queries, metric), k, allowed)
+    scores, rows = _candidates(built, about, effort, width, _prepared(queries, metric))
+    needed = k
+    if allowed is not None and covered < built.ntotal:
+        rows = np.where(allowed[rows], rows, -1)
+        if about.kind == "ivf_pq":  # which knows the order only roughly: half of those looked for must be there
+            needed = CANDIDATES * max(k, 10) // 2
+    short = (rows >= 0).sum(1) < min(needed, covered)
     if about.kind == "hnsw":
         scores = similarity(scores, metric)
         scores[rows < 0] = -np.inf
     else:
         scores = _scores(queries, rows, snapshot)
-        if rows.shape[1] > k:  # many times faster than to put all in order
-            best = np.argpartition(-scores, k, 1)[:, :k]
-            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
+    if rows.shape[1] > k:  # many times faster than to put all in order
+        best = np.argpartition(-scores, k, 1)[:, :k]
+        scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
     if about.rows < len(snapshot.rows) and (allowed is None or allowed[about.rows :].any()):
         later = exact.search(snapshot, queries, k, allowed, about.rows)
         scores, rows = np.concatenate([scores, later[0]], 1), np.concatenate([rows, later[1]], 1)
     scores, rows = ordered(scores, rows, k)
-    short = ~np.isfinite(scores).all(1)
+    short |= ~np.isfinite(scores).all(1)
     if short.any():
         found = exact.search(snapshot, queries[short], k, allowed)
         width = found[0].shape[1]
@@ -202,34 +209,33 @@ def _efforts(kind: str, built: Any) -> list[int]:
     return [*(2**i for i in range(4 if kind == "hnsw" else 0, 20) if 2**i < most), most]
 
 
-def _effort(built: Any, about: Approximate, k: int, allowed: np.ndarray | None) -> int:
-    """The effort for k results among those that are allowed; it was measured for ten among all.
+def _reach(built: Any, about: Approximate, k: int, rarity: float) -> tuple[int, int]:
+    """The effort, and how many candidates, for k results where one row in `rarity` may be found.
 
-    A graph looks at five nodes for four more results, the lists of compressed vectors grow with the results. Where
-    fewer are allowed, the nearest are that much farther down.
+    It was measured for ten of all. A graph looks at five nodes for four more results, and gives all of them where some
+    may not be found: ten more then, so that seldom too few are found by chance. Lists then hold twice the candidates.
     """
-    several = about.effort + 1.25 * max(0, k - 10) if about.kind == "hnsw" else about.effort * max(1.0, k / 10)
-    covered = built.ntotal if allowed is None else max(1, int(allowed[: about.rows].sum()))
-    return math.ceil(several * built.ntotal / covered)
+    several = max(k, 10)
+    if about.kind == "ivf_pq":
+        lists, width = about.effort * several / 10 * rarity, CANDIDATES * several * rarity
+        if rarity > 1:
+            lists = max(lists, 2 * width * built.nlist / built.ntotal)
+        return min(math.ceil(lists), built.nlist), math.ceil(width)
+    nodes = about.effort + 1.25 * (several - 10)
+    if rarity == 1:
+        return math.ceil(nodes), k
+    return math.ceil((nodes + 10) * rarity), math.ceil((nodes + 10) * rarity)
 
 
-def _candidates(
-    built: Any, about: Approximate, effort: int, queries: np.ndarray, k: int, allowed: np.ndarray | None
-) -> np.ndarray:
+def _candidates(built: Any, about: Approximate, effort: int, width: int, queries: np.ndarray) -> np.ndarray:
     faiss = _faiss()
-    options: dict[str, Any] = {}
-    if allowed is not None:
-        # The selector holds no reference to its bits.
-        bits = np.packbits(allowed[: about.rows], bitorder="little")
-        options["sel"] = faiss.IDSelectorBitmap(bits)
-    if about.kind == "hnsw":
-        params = faiss.SearchParametersHNSW(efSearch=effort, **options)
+    if about.kind == "hnsw":  # the unbounded queue costs less where it is long
+        params = faiss.SearchParametersHNSW(efSearch=effort, bounded_queue=False)
     else:
-        params = faiss.SearchParametersIVF(nprobe=min(effort, built.nlist), **options)
-    k = min(max(k, 10) * CANDIDATES[about.kind], about.rows)  # as when it was measured
+        params = faiss.SearchParametersIVF(nprobe=effort)
     # faiss.contrib.torch_utils, which other libraries import, puts a search without parameters in place of this one.
     find = getattr(built, "search_numpy", built.search)
-    return find(queries, k, params=params)
+    return find(queries, min(width, built.ntotal), params=params)
 
 
 def _sample(snapshot: Snapshot) -> np.ndarray:
