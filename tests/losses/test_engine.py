@@ -254,9 +254,11 @@ class TestWeights:
 
 
 class TestView:
-    def test_a_query_is_kept_out_of_its_own_row_even_where_a_function_forgets_to(self):
+    @pytest.mark.parametrize("look", [lambda view: view, View.whole], ids=["in blocks", "whole"])
+    def test_a_query_is_kept_out_of_its_own_row_even_where_a_function_forgets_to(self, look):
         x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-        value = View("dot", x, torch.arange(5)).mean(lambda s, positive, negative: (s.sum(1), s.new_ones(s.shape[0])))
+        view = look(View("dot", x, torch.arange(5)))
+        value = view.mean(lambda s, positive, negative: (s.sum(1), s.new_ones(s.shape[0])))
         (gradient,) = torch.autograd.grad(value, x)
         w = (1 - torch.eye(5, dtype=torch.float64)) / 5
         torch.testing.assert_close(gradient, 2 * w @ x.detach())
