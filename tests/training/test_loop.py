@@ -93,6 +93,9 @@ def test_every_evaluation_is_told(tmp_path, caplog):
         f"testing the embedder of step {max(step for step in bests if step <= end)} on 36 examples" for end in (6, 8)
     )
     assert told == [*lines[:3], first, "going on from step 6 of 8", lines[3], last]
+    with caplog.at_level("INFO", "tuplet"):
+        tuplet.train(vectors(), tmp_path, **QUICK | {"steps": 7})
+    assert caplog.messages[-1] == f"{tmp_path} holds this run, finished after 8 steps"
 
 
 def test_warnings_point_at_the_call(tmp_path, recwarn):

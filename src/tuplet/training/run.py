@@ -1,5 +1,6 @@
 """Training as one call."""
 
+import logging
 import os
 import platform
 from contextlib import nullcontext
@@ -25,6 +26,7 @@ from tuplet.training.settings import Settings
 from tuplet.training.state import Progress
 from tuplet.training.stopping import postponed
 
+_teller = logging.getLogger("tuplet")
 _USUAL_MODEL = Unsaid("resnet50")
 
 
@@ -105,7 +107,10 @@ def _run(data: Dataset, place: Path, settings: Settings, about: dict[str, Any], 
         if saved is not None:
             refuse_another_run(saved["identity"], identity, folder.path)
         progress = Progress() if saved is None else Progress(**saved["progress"])
-        if not team.from_leader(finished(progress, settings) and folder.read_json(EVALUATION) is not None):
+        if team.from_leader(finished(progress, settings) and folder.read_json(EVALUATION) is not None):
+            if team.leads:
+                _teller.info("%s holds this run, finished after %s steps", folder.path, f"{progress.step:,}")
+        else:
             examples, state = assemble(data, settings, split, embedder, team)
             events = None
             if team.leads:
