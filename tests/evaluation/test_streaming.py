@@ -86,6 +86,17 @@ def test_pml_accuracy_calculator_holds_every_list_and_this_does_not():
     assert measured["extra_mib"] < 300
 
 
+def test_a_collapsed_model_needs_no_more_than_others():
+    """All of 20,000 vectors tie, and what was kept of them for a first look is not held until the end."""
+    script = """
+    x, y = torch.full((20_000, 16), 0.3), torch.arange(20_000) // 5
+    measured(lambda: ev.per_query(x, y, metrics=("recall_at_1", "map_at_r"))[1].sum().item())
+    """
+    measured = run(script)
+    assert measured["result"] == 20_000 * 4
+    assert measured["extra_mib"] < 300
+
+
 def test_a_vote_of_many_neighbours_needs_no_table_of_their_pairs():
     """1,000 voters of each of 1,024 examples make a billion pairs."""
     script = """

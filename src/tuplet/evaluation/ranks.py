@@ -208,7 +208,9 @@ class _FirstPlaces:
         self.near = torch.where(inside, tile.gather(1, place.clamp(0, tile.shape[1] - 1)), self.near)
         _leave_out(tile, place)
         self.contenders.add(tile, start)
-        self.hopeful = self.contenders.kept <= self.room
+        if self.contenders.kept > self.room:
+            self.hopeful = False
+            del self.contenders
 
     def ranked(self, own: bool, first: bool) -> Ranked | None:
         """The positives, with the negatives ahead of them where these are fewer than `depth`; None without hope."""
