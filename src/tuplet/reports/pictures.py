@@ -15,7 +15,7 @@ from tuplet.progress import track
 def thumbnail(data: Dataset, index: int, size: int) -> str:
     """The central square of an example's picture, in its true proportions, as a data URI."""
     aspect = None if data.aspects is None else float(data.aspects[index])
-    return as_uri(fit_centre(data.image(index), size, size, "shorter", aspect))
+    return as_uri(fit_centre(data.image(index, least=2 * size), size, size, "shorter", aspect))
 
 
 def as_uri(image: Image.Image) -> str:
