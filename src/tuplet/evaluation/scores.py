@@ -222,8 +222,8 @@ class Scores:
         return lead
 
     def _exact_lead(self, rows: Tensor, members: Tensor, others: Tensor) -> Tensor:
-        """The same by exact scores, of which those of `others` are mostly few, for many members each."""
-        pair, place = (rows * self.gallery.count + others).unique(return_inverse=True)
+        """The same by exact scores; one of `others` mostly stands against many members, one after another."""
+        pair, place = (rows * self.gallery.count + others).unique_consecutive(return_inverse=True)
         behind = self.exact(pair // self.gallery.count, pair % self.gallery.count)[place]
         return self.exact(rows, members) - behind
 
