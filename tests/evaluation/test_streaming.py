@@ -97,6 +97,17 @@ def test_a_collapsed_model_needs_no_more_than_others():
     assert measured["extra_mib"] < 300
 
 
+def test_large_classes_are_not_listed_all_at_once():
+    """12,000 queries with 3,000 positives each make 36 million pairs, of which Recall@1 needs a block at a time."""
+    script = """
+    x = torch.randn(12_000, 16, generator=torch.Generator().manual_seed(0))
+    measured(lambda: ev.recall_at_k(x, torch.arange(12_000) % 4, ks=(1,))[1])
+    """
+    measured = run(script)
+    assert 0.2 < measured["result"] < 0.3
+    assert measured["extra_mib"] < 300
+
+
 def test_a_vote_of_many_neighbours_needs_no_table_of_their_pairs():
     """1,000 voters of each of 1,024 examples make a billion pairs."""
     script = """

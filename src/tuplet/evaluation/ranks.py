@@ -28,8 +28,8 @@ TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
 # Looking for the first places alone pays where they are at most one in DEEP of the gallery, and where at most one score
 # in COSTLY has to be exact, for that takes so many times as long as one of a table.
 DEEP, COSTLY = 32.0, 64.0
-# All queries look for their first places together where they are likely to keep at most so many times the entries of a
-# tile; and there is room for so many.
+# All queries look for their first places together where their positives and what they are likely to keep are at most so
+# many times the entries of a tile; and there is room to keep so many.
 TOGETHER, ROOM = 2, 6
 
 
@@ -136,9 +136,11 @@ def _ranked_within(
     this one. So half of the products will do, if all blocks are looked at together and what they keep fits.
     """
     entries = budget(TILE_ENTRIES, scores.device)
-    depths = [within if first else max(within, int(members.size[rows[0]])) for rows in blocks]
+    kin = [int(members.size[rows[0]]) for rows in blocks]
+    depths = [within if first else max(within, most) for most in kin]
     likely = [len(rows) * _kept(depth, len(blocks)) for rows, depth in zip(blocks, depths, strict=True)]
-    together = own and sum(likely) <= TOGETHER * entries
+    positives = sum(len(rows) * most for rows, most in zip(blocks, kin, strict=True))
+    together = own and positives + sum(likely) <= TOGETHER * entries
     rooms = [ROOM * entries * part / sum(likely) if together else entries for part in likely]
     order = torch.cat(blocks) if together else torch.arange(scores.gallery.count, device=scores.device)
     place = order.argsort()
