@@ -126,6 +126,16 @@ class TestPrecision:
         x[:rows] = torch.nan
         assert case.make()(x, labels).isnan()
 
+    @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
+    @pytest.mark.parametrize("labels", [[0], [0, 1, 2], [0, 0, 0], [0, 0, 1]], ids=str)
+    @pytest.mark.filterwarnings("ignore:Anomaly Detection")
+    def test_what_a_query_lacks_makes_no_nan_on_the_way_either(self, case, labels):
+        """Whoever looks for the NaN of a model would find that of the loss."""
+        x, loss = batch(case)[0][: len(labels)].requires_grad_(), case.make()
+        with torch.autograd.detect_anomaly():
+            loss(x, torch.tensor(labels)).backward()
+            loss(x, torch.tensor(labels), gallery=losses.MemoryBank(4, x.shape[1], x.dtype)).backward()
+
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_steps_out_of_autocast(self, case):
         x, labels = batch(case, dtype=torch.float32)

@@ -176,5 +176,7 @@ class NCALoss(RowLoss):
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """As log(1 + Σ_N/Σ_P), which neither under- nor overflows."""
-        s = s * self.scale
-        return softplus(masked_logsumexp(s, negative) - masked_logsumexp(s, positive)), positive.any(1)
+        s, defined = s * self.scale, positive.any(1)
+        # Without positives and negatives it is −∞ less −∞.
+        gap = torch.where(defined, masked_logsumexp(s, negative) - masked_logsumexp(s, positive), 0)
+        return softplus(gap), defined
