@@ -29,7 +29,7 @@ def data(
     source: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
     check: Annotated[bool, typer.Option(help="Read every picture, and name those that cannot be read.")] = True,
 ) -> None:
-    """Describe a dataset: examples, classes, splits, and the files that cannot be read.
+    """Describe a dataset: examples, classes, splits, exact copies, and the files that cannot be read.
 
     Where the data come without splits, the halves of the classes are shown that tuplet train would take. What
     keeps it from these data, if anything does, is said too. The exit code is 1 when a picture cannot be read.
