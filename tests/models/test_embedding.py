@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from PIL import Image
 from models.staged import random_images, staged
 from tuplet import models
 from tuplet.data.batches import ahead
+from tuplet.data.decode import fit_centre
+from tuplet.models.preprocessing import IMAGENET
 
 
 def test_embeds_paths_bytes_pictures_and_tensors_alike(tmp_path):
@@ -36,6 +39,22 @@ def test_embedding_resizes_and_crops_as_the_preprocessing_says():
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
     resized = np.array(picture.resize((24, 16), Image.Resampling.BICUBIC))[4:12, 8:16]
     assert torch.equal(embedder.embed(picture), embedder.embed(torch.from_numpy(resized).permute(2, 0, 1)[None]))
+
+
+def test_a_large_photograph_is_decoded_small_but_an_image_that_was_given_is_not(tmp_path, monkeypatch):
+    y, x = np.mgrid[:900, :1200]
+    path, sizes = tmp_path / "large.jpg", []
+    Image.fromarray(np.stack([x * 255 // 1200, y * 255 // 900, (x + y) // 9], -1).astype(np.uint8)).save(path)
+    preprocessing = replace(IMAGENET, size=96, resize=112)
+    monkeypatch.setattr(
+        "tuplet.models.preprocessing.fit_centre",
+        lambda image, *how: sizes.append(image.size) or fit_centre(image, *how),
+    )
+    quick = preprocessing.image(path).float()
+    with Image.open(path) as given:
+        whole = preprocessing.image(given).float()
+    assert sizes == [(300, 225), (1200, 900)]
+    assert (quick - whole).abs().mean() < 0.5
 
 
 def test_embedding_restores_the_mode_and_gives_plain_tensors():

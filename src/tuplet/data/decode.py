@@ -39,8 +39,8 @@ def read_image(source: Source, name: str | None = None, least: int | None = None
     cannot be read counts as upright), transparency is laid over `BACKGROUND`, 16-bit greys are divided by 257 and
     so keep their range, greyscale, palette, CMYK and YCbCr pictures become RGB; of an animation the first frame
     counts. A corrupt or truncated file, and one of more than `MAX_PIXELS` pixels, is a ValueError with its path,
-    or with `name` where there is no path. A JPEG may be decoded at a half, a quarter or an eighth of its size, which is
-    several times faster, where both sides stay at `least` so long.
+    or with `name` where there is no path. The file of a JPEG may be decoded at a half, a quarter or an eighth of its
+    size, which is several times faster, where both sides stay at `least` so long.
 
     >>> read_image(Image.new("LA", (4, 3), (0, 0))).getpixel((0, 0))
     (255, 255, 255)
@@ -72,7 +72,7 @@ def _decode(source: BinaryIO | Image.Image, name: str, least: int | None) -> Ima
             raise ValueError(f"it is {width}×{height} pixels")
         if width * height > MAX_PIXELS:
             raise ValueError(f"its {width}×{height} pixels exceed tuplet.data.decode.MAX_PIXELS = {MAX_PIXELS:,}")
-        if least is not None:
+        if least is not None and image is not source:  # an image that was given stays as it is
             image.draft(image.mode, (least, least))
         image.load()
         if image.format == "PNG" and not isinstance(source, Image.Image):

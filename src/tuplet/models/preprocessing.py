@@ -42,8 +42,11 @@ class Preprocessing:
             raise ValueError(f"size is {self.size} and resize {self.resize}; both must be positive")
 
     def image(self, source: Source) -> Tensor:
-        """Read, resize and crop one picture: uint8 RGB (3, size, size)."""
-        return to_tensor(fit_centre(read_image(source), self.resize, self.size, self.how))
+        """Read, resize and crop one picture: uint8 RGB (3, size, size).
+
+        A photograph of many times the size is read at a fraction of its own, as in training: see `read_image`.
+        """
+        return to_tensor(fit_centre(read_image(source, least=2 * self.resize), self.resize, self.size, self.how))
 
 
 #: torchvision's and most of timm's.
