@@ -53,7 +53,9 @@ class NPairLoss(RowLoss):
         if view.gallery is not None or view.same is not equal_labels:
             for way in ways:
                 check_one_positive(way, "NPairLoss", "use NPairAllLoss for batches and galleries of any shape")
-        value = torch.stack([way.mean(self.rows) for way in ways]).mean()
+        value, *turned = (way.mean(self.rows) for way in ways)
+        if turned:
+            value = (value + turned[0]) / 2
         if self.norm_penalty:
             value = value + self.norm_penalty * _mean_square(view)
         return value
