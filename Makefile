@@ -1,8 +1,8 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both create .venv themselves.
+# On a fresh machine run `make demo` or `make test`: both create .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint soak bench results docs clean
+.PHONY: help demo test test-oldest lint soak bench results docs clean
 
 help:
 	@grep -hE '^## ' $(MAKEFILE_LIST) | sed 's/^## //'
@@ -12,7 +12,7 @@ help:
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-## make demo    train on drawn characters, test on unseen ones, and write a report to look at
+## make demo    train on drawn characters, test on unseen ones and write a report
 demo: .venv/ready
 	$(BIN)/tuplet demo --out runs/demo
 
@@ -20,30 +20,38 @@ demo: .venv/ready
 test: lint
 	$(BIN)/pytest -n auto
 
-## make lint    ruff (lint and format) and mypy
+## make test-oldest  run the tests with the oldest versions that pyproject.toml allows
+test-oldest: .venv-oldest/ready
+	.venv-oldest/bin/pytest -n auto tests
+
+.venv-oldest/ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dev]'
+	@touch $@
+
+## make lint    run ruff (lint and format) and mypy
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-## make soak    the long tests at their full counts
+## make soak    run the long tests at their full counts
 soak: .venv/ready
 	$(BIN)/pytest -n auto --soak
 
-## make bench   the CPU benchmarks; each writes its table into docs/
+## make bench   run the CPU benchmarks and write their tables into docs/
 bench: .venv/ready
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/data.py
 
-## make results docs/results.md, from the runs in benchmarks/results
+## make results write docs/results.md from benchmarks/results
 results: .venv/ready
 	$(BIN)/python benchmarks/results_page.py
 
-## make docs    the API reference, built from the docstrings into site/
+## make docs    build the documentation into site/; a broken link is an error
 docs: .venv/ready
-	$(BIN)/python -c 'from pdoc.__main__ import cli; from tuplet import load, train; cli()' \
-		--docformat google --template-directory docs/reference --output-directory site tuplet
+	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv site build dist *.egg-info
+	rm -rf .venv .venv-oldest site build dist *.egg-info

@@ -1,4 +1,4 @@
-"""What the benchmarks share: peak memory, a description of the machine, results as JSON, tables in the docs."""
+"""Helpers of all benchmarks: time, peak memory, the machine, results as JSON, tables in the docs."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def seconds(function: Callable[[], Any], device: str = "cpu") -> float:
-    """How long the function takes; on a GPU until its last kernel is done."""
+    """Return the seconds that a function takes; on a GPU until its last kernel is done."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     wait()
     start = time.perf_counter()
@@ -28,14 +28,18 @@ def seconds(function: Callable[[], Any], device: str = "cpu") -> float:
 
 
 def number(x: float) -> str:
-    """Three digits, or all those before the point."""
+    """Format a number with three digits, or with all digits before the point.
+
+    >>> number(0.12345), number(12345.6)
+    ('0.123', '12,346')
+    """
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:
-    """What the function gives, and the bytes it took at its peak beyond those in use before.
+    """Return the result of a function and its peak memory in bytes beyond what was in use before.
 
-    On a CPU these are the pages that the process held (Linux); on a GPU what torch had allocated.
+    On a CPU this is the resident memory of the process (Linux), on a GPU what torch allocated.
     """
     gc.collect()
     if device != "cpu":
@@ -45,7 +49,7 @@ def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:
         result = function()
         torch.cuda.synchronize()
         return result, torch.cuda.max_memory_allocated() - before
-    # What was freed earlier but is kept by the allocator would otherwise be used again and not show.
+    # The allocator keeps freed memory, which would be used again and not be counted.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = process_bytes("VmRSS")
@@ -54,7 +58,7 @@ def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:
 
 
 def process_bytes(field: str) -> int:
-    """A figure of this process: VmRSS (pages held), VmHWM (their peak), VmSize (addresses)."""
+    """Return a memory figure of this process: VmRSS (resident), VmHWM (its peak), VmSize (virtual)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) << 10
@@ -62,7 +66,7 @@ def process_bytes(field: str) -> int:
 
 
 def machine(device: str = "cpu") -> str:
-    """The hardware in a few words."""
+    """Describe the hardware in a few words."""
     if device != "cpu":
         return torch.cuda.get_device_name()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -72,7 +76,7 @@ def machine(device: str = "cpu") -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The installed versions of Python, torch, tuplet and the packages named; those that are absent are left out."""
+    """Return the versions of Python, torch, tuplet and the named packages that are installed."""
     found = {"python": platform.python_version()}
     for name in ("torch", "tuplet", *packages):
         try:
@@ -83,12 +87,12 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def results_file(name: str) -> Path:
-    """benchmarks/results/NAME.json."""
+    """Return the path benchmarks/results/NAME.json."""
     return ROOT / "benchmarks" / "results" / f"{name}.json"
 
 
 def load(name: str) -> dict[str, Any]:
-    """What `save` wrote last; nothing where it has not written yet."""
+    """Return what `save` wrote last, or {}."""
     path = results_file(name)
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -102,11 +106,11 @@ def save(name: str, data: dict[str, Any]) -> Path:
 
 
 def write_between(page: str, key: str, text: str) -> None:
-    """Put text into docs/PAGE between the lines <!-- KEY --> and <!-- end of KEY -->, in place of what is there."""
+    """Replace the text of docs/PAGE between the lines <!-- KEY --> and <!-- end of KEY -->."""
     path = ROOT / "docs" / page
     start, end = f"<!-- {key} -->\n", f"<!-- end of {key} -->"
     before, found, rest = path.read_text().partition(start)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"docs/{page} has no lines {start.strip()} and {end}; put them where the table should stand")
+        raise ValueError(f"docs/{page} has no lines {start.strip()} and {end}; put them where the table should be")
     path.write_text(f"{before}{start}{text.rstrip()}\n{end}{after}")

@@ -1,9 +1,11 @@
-"""From files to batches: each step beside Pillow's own way, and what the data path costs training.
+"""Measure the path from image files to batches, beside Pillow, and its cost in training.
 
-On a CPU: images per second of decoding, caching and augmenting on one thread, beside the same step in Pillow.
-With --device cuda: the throughput of training a ResNet-50 on augmented batches out of the device cache, over that of
-training it on one constant batch. Photographs are those of CUB-200-2011 where TUPLET_DATA has them, else noise; both
-are first written as JPEG of 500 × 375, which is what a CUB photograph usually is.
+    python benchmarks/data.py [--device cuda]
+
+On a CPU: images per second of decoding, caching and augmenting in one thread, beside the same step in Pillow.
+On a GPU: the throughput of training a ResNet-50 on augmented batches from the device cache, relative to training on one
+constant batch. Images are those of CUB-200-2011 if TUPLET_DATA has them, else noise; both are first written as JPEG of
+500 × 375, the usual size of a CUB image. A run writes benchmarks/results/data_DEVICE.json and docs/data.md.
 """
 
 import argparse
@@ -25,12 +27,12 @@ from tuplet import data as tuplet_data
 from tuplet.data import Augment, Dataset
 from tuplet.sampling import ClassBalancedSampler
 
-CROP = Augment(size=224, resize=256, fit="square")
+CROP = Augment(size=224, resize=256, resize_mode="square")
 FULL = Augment(size=224, area=(0.1, 1.0), brightness=0.4, contrast=0.4, saturation=0.4)
 
 
-def photographs(folder: Path, count: int) -> Dataset:
-    """JPEG files of 500 × 375, eight a class."""
+def write_images(folder: Path, count: int) -> Dataset:
+    """Write JPEG files of 500 × 375, eight for each class, and return them as a dataset."""
     real = tuplet_data.open(Path(os.environ["TUPLET_DATA"], "cub200.csv")) if "TUPLET_DATA" in os.environ else None
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -44,7 +46,7 @@ def photographs(folder: Path, count: int) -> Dataset:
 
 
 def rates(count: int, *runs: Callable[[], object]) -> list[float]:
-    """Images per second of each run: the best of seven turns, taken in turn, after one that warms up."""
+    """Return the images per second of each run: the best of seven, alternating, after one to warm up."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(8):
         for run, own in zip(runs, times, strict=True):
@@ -82,7 +84,7 @@ def augment_with_pillow(images: list[Image.Image], rng: np.random.Generator) -> 
 
 
 def measure_on_cpu(folder: Path) -> Iterator[dict[str, Any]]:
-    data = photographs(folder, 240)
+    data = write_images(folder, 240)
     paths = [data.path(i) for i in range(len(data))]
     workers = len(os.sched_getaffinity(0))
     pillow, *decoded = rates(
@@ -97,7 +99,8 @@ def measure_on_cpu(folder: Path) -> Iterator[dict[str, Any]]:
     order = torch.randperm(len(data)).split(60)
     (read,) = rates(len(data), lambda: [store.values[index] for index in order])
     yield {"step": "read shuffled batches from the cache on disk", "ours": read, "pillow": pillow}
-    batch, index = store.values[:60].clone(), torch.arange(60)
+    index = torch.arange(60)
+    batch = store.values[index]
     images = [data.image(i).resize((256, 256)) for i in range(60)]
     rng = np.random.default_rng(0)
     ours, theirs = rates(60, lambda: CROP(batch, index, 0), lambda: crop_with_pillow(images, rng))
@@ -107,7 +110,7 @@ def measure_on_cpu(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def training_step(device: str) -> Callable[[Tensor, Tensor], None]:
-    """Forward, backward and update of a ResNet-50 in bfloat16."""
+    """Return a function that trains a ResNet-50 in bfloat16 for one step."""
     from tuplet import losses, models
 
     embedder = models.create("resnet50", dim=512, weights=None).to(device).train()
@@ -125,7 +128,7 @@ def training_step(device: str) -> Callable[[Tensor, Tensor], None]:
 
 
 def measure_on_cuda(folder: Path, steps: int, rounds: int) -> Iterator[dict[str, Any]]:
-    data = photographs(folder, 2_400)
+    data = write_images(folder, 2_400)
     start = time.perf_counter()
     store = tuplet_data.load(data)
     decoded = time.perf_counter()
@@ -161,15 +164,15 @@ def measure_on_cuda(folder: Path, steps: int, rounds: int) -> Iterator[dict[str,
     runs = {"constant": on_constant, "data": on_data, "alone": on_data_alone}
     for run in runs.values():
         run()
-    torch.cuda.set_sync_debug_mode("error")  # from here on, whatever makes the host wait for the device is an error
+    torch.cuda.set_sync_debug_mode("error")  # fail if the data path synchronises with the device
     on_data_alone()
     torch.cuda.set_sync_debug_mode("default")
-    # In turns, so that a machine that slows down slows all of them.
+    # Alternate the runs, so that a machine that slows down affects all of them.
     times = [{name: seconds(run) for name, run in runs.items()} for _ in range(rounds)]
-    middle = {name: median(turn[name] for turn in times) for name in runs}
+    middle = {name: median(each[name] for each in times) for name in runs}
     yield {"figure": "training on a constant batch of 120", "unit": "images/s", "value": 120 / middle["constant"]}
     yield {"figure": "training from the device cache, augmented", "unit": "images/s", "value": 120 / middle["data"]}
-    ratio = median(turn["constant"] / turn["data"] for turn in times)
+    ratio = median(each["constant"] / each["data"] for each in times)
     yield {"figure": "the second over the first", "unit": "", "value": ratio}
     yield {"figure": "batch and augmentation alone", "unit": "ms a batch of 120", "value": 1e3 * middle["alone"]}
 
@@ -192,8 +195,8 @@ def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--steps", type=int, default=40, help="training steps a turn, on a GPU")
-    parser.add_argument("--rounds", type=int, default=5, help="turns, on a GPU")
+    parser.add_argument("--steps", type=int, default=40, help="training steps of a round, on a GPU")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, on a GPU")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.device == "cpu":

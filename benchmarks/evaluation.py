@@ -1,11 +1,11 @@
-"""Evaluation beside pytorch-metric-learning's AccuracyCalculator: time, peak memory, and whether the numbers agree.
+"""Measure evaluation beside pytorch-metric-learning's AccuracyCalculator: time, peak memory, and the values.
 
     python benchmarks/evaluation.py [--device cuda] [--size cub,sop] [--only recall]
 
 Random clustered unit vectors of 512 dimensions: as many and in as many classes as the test half of CUB-200-2011 (5,924
-in 100) and of Stanford Online Products (60,502 in 11,316). On a CPU each task runs in a process of its own, both
-libraries in turn, and a fifth of SOP's classes stands for all of them in the tasks that would take minutes each. A
-whole run writes benchmarks/results/evaluation_DEVICE.json and the table of docs/evaluation.md; it takes five minutes on
+in 100) and of Stanford Online Products (60,502 in 11,316). On a CPU each task runs in a process of its own, one library
+after the other, and a fifth of SOP's classes stands for all of them in the tasks that would take minutes. A complete
+run writes benchmarks/results/evaluation_DEVICE.json and the table of docs/evaluation.md; it takes five minutes on
 one core (OMP_NUM_THREADS=1).
 """
 
@@ -33,16 +33,16 @@ except ImportError:
     AccuracyCalculator = None
 
 SIZES = {"cub": (5_924, 100, 0.29), "sop": (60_502, 11_316, 0.44), "sop/5": (12_100, 2_263, 0.44)}
-#: What stands for a size where it would take too long.
+#: The size that is measured instead if a task would take too long.
 PARTS = {"cub": "cub", "sop": "sop/5"}
 DIM = 512
-#: A task is repeated while all its runs together stay under so many seconds.
+#: A task is repeated while its runs take less than this in total, in seconds.
 LONG = 10.0
 Run = Callable[[Tensor, Tensor], dict[str, float]]
 
 
 def data(size: str, device: str) -> tuple[Tensor, Tensor]:
-    """Points around random class centres; every class has two or more."""
+    """Return points around random class centres, two or more for each class."""
     count, classes, signal = SIZES[size]
     generator = torch.Generator().manual_seed(0)
     rest = torch.randint(classes, (count - 2 * classes,), generator=generator)
@@ -65,7 +65,7 @@ def recall(*ks: int) -> Run:
 
 
 def calculator(k: int | str | None, **names: str) -> Run:
-    """The peer's metrics, under our names."""
+    """Return the peer's metrics under our names."""
 
     def run(x: Tensor, y: Tensor) -> dict[str, float]:
         found = AccuracyCalculator(include=tuple(names.values()), k=k, device=x.device).get_accuracy(x, y)
@@ -76,7 +76,7 @@ def calculator(k: int | str | None, **names: str) -> Run:
 
 @dataclass
 class Task:
-    """The same metrics by both libraries, and why the peer is left out where it is."""
+    """The same metrics by both libraries; `left_out` is the reason if the peer is not measured."""
 
     name: str
     sizes: tuple[str, ...]
@@ -115,7 +115,7 @@ TASKS = [
 
 
 def measure(index: int, size: str, device: str) -> dict[str, Any]:
-    """One task at one size: the peak memory of a first run of each side, then the best time of several."""
+    """Measure one task at one size: the peak memory of a first run, then the best time of several."""
     warnings.simplefilter("ignore")
     task = TASKS[index]
     sides: dict[str, Run] = {"ours": task.ours}
@@ -135,7 +135,7 @@ def measure(index: int, size: str, device: str) -> dict[str, Any]:
 
 
 def timed(run: Run, x: Tensor, y: Tensor) -> tuple[float, dict[str, float]]:
-    """Values are read back to Python, so a GPU is done by then."""
+    """Return the seconds and the values of a run; reading the values waits for the GPU."""
     start = time.perf_counter()
     values = run(x, y)
     return time.perf_counter() - start, values

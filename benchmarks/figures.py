@@ -1,10 +1,10 @@
-"""The papers' figures from our own runs: maps in two dimensions, the nearest of some queries, and progress.
+"""Draw the papers' figures from our own runs: maps in two dimensions, nearest images and learning curves.
 
     TUPLET_DATA=folder python benchmarks/figures.py [--train fashion-mnist-folder]
 
-With --train it first learns the maps of figure 4 of Schall et al. 2019, on Fashion-MNIST in place of MNIST: convnet,
+With --train it first trains the maps of figure 4 of Schall et al. 2019, on Fashion-MNIST in place of MNIST: convnet,
 two dimensions, four losses (minutes on a CPU). Then it draws docs/images/results_* from the files in
-benchmarks/results; the pictures of the nearest are read from TUPLET_DATA.
+benchmarks/results; the nearest images are read from TUPLET_DATA.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from safetensors.torch import load_file
 
 import common
 import tuplet
-from methods import BENCHES, CURVES, METHODS
-from results_page import IMAGES, read
+from methods import CURVES, DATASETS, METHODS, NEAREST
+from results_data import read
+from results_page import IMAGES
 from runs import RESULTS, Job, write
 from tuplet import data
 
-#: Vectors of any length, as the paper has them; margin 1 for the two losses that have one.
+#: Vectors of any length, as in the paper; margin 1 for the two losses that have one.
 MAPS: dict[str, dict[str, Any]] = {
     "softmax": {"loss": "softmax", "sampler": "class_balanced"},
     "triplet_semi_hard": {
@@ -46,10 +47,11 @@ _SHARED = {
     "batch_size": 120,
     "per_class": 12,
     "augment": {"mirror": 0.0},
-    "rate": 1e-3,
-    "head_rate": 1.0,
-    "loss_rate": 1.0,
+    "lr": 1e-3,
+    "head_lr_scale": 1.0,
+    "loss_lr_scale": 1.0,
     "steps": 4000,
+    "validation": 0.0,
     "evaluate_every": 4000,
     "checkpoint_every": 4000,
     "log_every": 100,
@@ -59,26 +61,26 @@ _RIGHT, _WRONG = "#2a9d4a", "#d1495b"
 
 
 def train_maps(folder: Path) -> None:
-    """Learn the four maps, and keep some of the test vectors of each with the mAP of all."""
+    """Train the four maps; store some of the test vectors of each, and the metrics of all."""
     opened = data.open(folder)
     for method, own in MAPS.items():
         job = Job(f"map_{method}", "map", "fashion_mnist", method, {**_SHARED, **own})
         if (RESULTS / f"{job.name}.json").is_file():
             continue
-        with tempfile.TemporaryDirectory() as place:
-            run = tuplet.train(opened, place, **job.options)
+        with tempfile.TemporaryDirectory() as out:
+            run = tuplet.train(opened, out, **job.options)
             saved = load_file(run.folder / "vectors.safetensors")
             metrics = run.metrics
         chosen = slice(0, None, max(1, len(saved["labels"]) // _POINTS))
         points = [[round(x, 4) for x in pair] for pair in saved["embeddings"][chosen].tolist()]
-        facts: dict[str, Any] = {"kind": "map", "dataset": job.dataset, "method": method, "command": job.command}
+        facts: dict[str, Any] = {"kind": "map", "dataset": job.dataset, "method": method, "command": job.command()}
         facts |= {"options": dict(job.options), "device": common.machine(), "versions": common.versions()}
         facts |= {"metrics": metrics, "points": points, "labels": saved["labels"][chosen].tolist()}
         write(RESULTS / f"{job.name}.json", facts)
 
 
 def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Test examples in the plane, a colour a class, with mAP."""
+    """Draw test examples in the plane, one colour for each class, with mAP."""
     found = [results[f"map_{method}"] for method in MAPS if f"map_{method}" in results]
     if not found:
         return
@@ -94,8 +96,8 @@ def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """The loss of training and Recall@1 on validation classes, step by step."""
-    for dataset in BENCHES:
+    """Draw the training loss and Recall@1 on validation classes against the step."""
+    for dataset in DATASETS:
         found = [results[f"curve_{dataset}_{m}"] for m in CURVES if f"curve_{dataset}_{m}" in results]
         if not found:
             continue
@@ -106,38 +108,36 @@ def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
             left.plot(steps, values, label=title)
             steps, values = zip(*result["evaluations"], strict=True)
             right.plot(steps, [100 * value for value in values], marker=".", label=title)
-        left.set(xlabel="step", ylabel="each loss's own value", yscale="log")
+        left.set(xlabel="step", ylabel="training loss", yscale="log")
         right.set(xlabel="step", ylabel="Recall@1, validation classes, %")
         right.legend()
         _save(figure, f"curves_{dataset}.png")
 
 
-def draw_nearest(
-    results: Mapping[str, Mapping[str, Any]], methods: tuple[str, ...] = ("npair", "npair_angular")
-) -> None:
-    """Queries with their five nearest by two methods: a green frame is the query's class, a red one is not."""
+def draw_nearest(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw queries with their five nearest by each method; a green frame is the query's class, a red one is not."""
     for dataset in ("cub200", "cars196"):
-        found = [results[f"row_{dataset}_{m}_0"] for m in methods if f"row_{dataset}_{m}_0" in results]
-        if len(found) < len(methods) or "TUPLET_DATA" not in os.environ:
+        found = [results[f"row_{dataset}_{m}_0"] for m in NEAREST if f"row_{dataset}_{m}_0" in results]
+        if len(found) < len(NEAREST) or "TUPLET_DATA" not in os.environ:
             continue
-        opened = data.open(os.path.expandvars(BENCHES[dataset].source))
-        rows = [line for lines in zip(*(result["nearest"][::6] for result in found), strict=True) for line in lines]
+        opened = data.open(os.path.expandvars(DATASETS[dataset].source))
+        rows = [line for lines in zip(*(result["nearest"] for result in found), strict=True) for line in lines]
         figure, axes = plt.subplots(len(rows), 6, figsize=(7.2, 1.25 * len(rows)))
         for number, line in enumerate(rows):
-            for column, place in enumerate(line):
+            for column, index in enumerate(line):
                 axis = axes[number][column]
-                axis.imshow(opened.image(place), aspect=1 / _aspect(opened, place))
+                axis.imshow(opened.image(index), aspect=1 / _aspect(opened, index))
                 axis.set(xticks=[], yticks=[])
-                right = opened.labels[place] == opened.labels[line[0]]
+                right = opened.labels[index] == opened.labels[line[0]]
                 colour = "black" if column == 0 else _RIGHT if right else _WRONG
                 for side in axis.spines.values():
                     side.set(color=colour, linewidth=0 if column == 0 else 2.5)
-            axes[number][0].set_ylabel(METHODS[methods[number % len(methods)]].title, fontsize=8)
+            axes[number][0].set_ylabel(METHODS[NEAREST[number % len(NEAREST)]].title, fontsize=8)
         _save(figure, f"nearest_{dataset}.jpg")
 
 
-def _aspect(opened: data.Dataset, place: int) -> float:
-    return 1.0 if opened.aspects is None else float(opened.aspects[place])
+def _aspect(opened: data.Dataset, index: int) -> float:
+    return 1.0 if opened.aspects is None else float(opened.aspects[index])
 
 
 def _save(figure: Any, name: str) -> None:
@@ -148,7 +148,7 @@ def _save(figure: Any, name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, help="the folder of Fashion-MNIST, to learn the maps that are missing")
+    parser.add_argument("--train", type=Path, help="folder of Fashion-MNIST: train the maps that are missing")
     arguments = parser.parse_args()
     if arguments.train is not None:
         train_maps(arguments.train)

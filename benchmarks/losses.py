@@ -1,17 +1,20 @@
-"""Every loss beside its counterpart in pytorch-metric-learning: time and peak memory, forward and backward.
+"""Measure every loss beside its peer in pytorch-metric-learning: time and peak memory, forward and backward.
 
-    python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin]
+    python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin] [--sample 8]
     python benchmarks/losses.py --device cuda [--phase small] [--sample 8]
 
-Batches of N vectors of 512 dimensions, four of each class (N-pair: two; proxies: one for each of the N/4 classes).
+Batches have N vectors of 512 dimensions, four of each class (N-pair: two; proxies: one for each of the N/4 classes).
 
-On a CPU each loss is measured in a process of its own at each size, where both libraries take turns, so that whatever
-else the machine does meets both. The peer runs where it is estimated to stay under --peer-gib, and is held to that.
-Prints the tables; a run over all losses also writes benchmarks/results/losses_cpu.json and docs/losses.md.
+On a CPU each loss is measured in a process of its own at each size. The two libraries alternate, so that other load on
+the machine affects both. The peer is left out if it is estimated to need more than --peer-gib, and may not take more.
+The tables are printed; a run over all losses and the default sizes also writes benchmarks/results/losses_cpu.json and
+docs/losses.md.
 
-On a GPU (see performance.py) the sizes go up to a million, and precision, training steps and first calls are measured
-too; small batches and all others in two phases, which may also be run one by one. Writes
+On a GPU (gpu_benchmark.py) sizes go up to a million, and the precision of gradients, training steps and first calls are
+measured too. Small batches and all others are two phases, which can be run one by one. A run writes
 benchmarks/results/losses_cuda.json after each figure, then docs/performance.md and its chart.
+
+With --sample n every n-th loss is measured and printed beside the stored figures, and nothing is written.
 """
 
 import argparse
@@ -25,18 +28,20 @@ from multiprocessing import get_context
 from typing import Any
 
 import common
-import performance
+import gpu_benchmark
 from common import number
-from loss_cases import CASES, DIM, peer
-from performance_targets import PHASES
+from gpu_targets import PHASES
+from loss_peers import CASES, DIM, peer
+from tuplet.errors import first_line
 
-#: Runs that are timed: at least so many, more while they take less than SHORT seconds, fewer beyond LONG.
+SIZES = "180,512,1024,16384"
+#: Repeats of a step: at least REPEATS, more while they take under SHORT seconds in total, fewer beyond LONG.
 REPEATS, SHORT, LONG = 5, 0.5, 10.0
 
 
 @contextmanager
-def held_to(gib: float | None) -> Iterator[None]:
-    """Let this process take so much more memory and no more; None: as much as there is."""
+def memory_limit(gib: float | None) -> Iterator[None]:
+    """Limit the memory that this process may allocate in addition; None sets no limit."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     if gib is not None:
         most = common.process_bytes("VmSize") + int(gib * 2**30)
@@ -48,9 +53,9 @@ def held_to(gib: float | None) -> Iterator[None]:
 
 
 def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
-    """One loss at one size: the peak memory of a first run, then the median time of runs that take turns."""
+    """Measure one loss at one size: the peak memory of a first run, then the median time of alternating runs."""
     case = CASES[index]
-    row: dict[str, Any] = {"loss": case.name, "beside": case.beside(), "size": n}
+    row: dict[str, Any] = {"loss": case.name, "beside": case.peer_name(), "size": n}
     has_peer = bool(case.peer(classes=2))
     fits, over = case.peer_bytes(n) <= peer_gib * 2**30, f"over {peer_gib:g} GiB"
     if has_peer and not fits:
@@ -61,12 +66,12 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
     steps, times = {side: make(n, "cpu") for side, make in made}, {}
     for side, run in list(steps.items()):
         try:
-            with held_to(peer_gib if side == "peer" else None):
+            with memory_limit(peer_gib if side == "peer" else None):
                 first, peak = common.peak_extra(partial(common.seconds, run))
         except (RuntimeError, MemoryError) as error:
             if side == "ours":
                 raise
-            row["peer_error"] = str(error).partition("\n")[0]
+            row["peer_error"] = first_line(error)
             row["left_out"] = over if "memory" in str(error) else "fails"
             del steps[side]
             continue
@@ -78,7 +83,7 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
             spent += times[side][-1]
         runs += 1
     for side, taken in times.items():
-        # The first run also pays for new pages of memory: it counts only where it is the only one.
+        # The first run also allocates pages: it counts only if there is no other.
         row[side]["ms"] = 1000 * statistics.median(taken[1:] or taken)
     return row
 
@@ -92,7 +97,7 @@ def measure_all(indices: list[int], sizes: list[int], peer_gib: float) -> Iterat
 
 
 def cell(row: dict[str, Any], unit: str) -> str:
-    """Ours / theirs = how many times as much theirs is."""
+    """Return "ours / theirs = ratio"."""
     ours = row["ours"][unit]
     if "peer" not in row:
         return " / ".join([number(ours), *([row["left_out"]] if "left_out" in row else [])])
@@ -104,9 +109,22 @@ def table(rows: list[dict[str, Any]], unit: str) -> str:
     sizes = sorted({row["size"] for row in rows})
     lines = ["| loss | beside | " + " | ".join(f"N = {n:,}" for n in sizes) + " |", "| --- " * (2 + len(sizes)) + "|"]
     for name in dict.fromkeys(row["loss"] for row in rows):
-        own = {row["size"]: row for row in rows if row["loss"] == name}
-        lines.append(" | ".join([f"| {name}", own[sizes[0]]["beside"], *(cell(own[n], unit) for n in sizes)]) + " |")
+        by_size = {row["size"]: row for row in rows if row["loss"] == name}
+        cells = [f"| {name}", by_size[sizes[0]]["beside"], *(cell(by_size[n], unit) for n in sizes)]
+        lines.append(" | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def beside_stored(rows: list[dict[str, Any]]) -> str:
+    """Return a table of our times and of the stored ones (losses_cpu.json), in milliseconds."""
+    stored = common.load("losses_cpu")
+    before = {(row["loss"], row["size"]): row["ours"]["ms"] for row in stored.get("rows", ())}
+    lines = ["| loss | N | ms | stored | ms ÷ stored |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        ms, old = row["ours"]["ms"], before.get((row["loss"], row["size"]))
+        cells = [number(old), f"{ms / old:.2f}×"] if old else ["–", "–"]
+        lines.append(f"| {row['loss']} | {row['size']:,} | {number(ms)} | {' | '.join(cells)} |")
+    return f"Stored figures: {stored.get('machine', 'none')}\n\n" + "\n".join(lines)
 
 
 def report(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
@@ -134,19 +152,20 @@ Peak extra memory, MiB:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--sizes", default="180,512,1024,16384", help="on a CPU")
-    parser.add_argument("--only", default="", help="losses with one of these words in their names; nothing is written")
-    parser.add_argument("--peer-gib", type=float, default=10.0, help="what the peer may take on a CPU")
-    parser.add_argument("--phase", choices=PHASES, help="on a GPU, this one alone; the other's figures are kept")
-    parser.add_argument("--sample", type=int, default=1, help="on a GPU, every so-manieth loss; nothing is written")
-    parser.add_argument("--seconds", type=float, default=300.0, help="on a GPU, what all of it may take")
+    parser.add_argument("--sizes", default=SIZES, help="on a CPU")
+    parser.add_argument("--only", default="", help="on a CPU, losses with one of these words in their names")
+    parser.add_argument("--peer-gib", type=float, default=10.0, help="memory that the peer may take on a CPU")
+    parser.add_argument("--phase", choices=PHASES, help="on a GPU, one phase; the figures of the other are kept")
+    parser.add_argument("--sample", type=int, default=1, help="every n-th loss; nothing is written")
+    parser.add_argument("--seconds", type=float, default=300.0, help="on a GPU, the time limit")
     arguments = parser.parse_args()
     if arguments.device == "cuda":
-        performance.run([arguments.phase] if arguments.phase else PHASES, arguments.sample, arguments.seconds)
+        gpu_benchmark.run([arguments.phase] if arguments.phase else PHASES, arguments.sample, arguments.seconds)
         return
     sizes = [int(n) for n in arguments.sizes.split(",")]
     words = arguments.only.lower().split(",")
     indices = [k for k, case in enumerate(CASES) if any(word in case.name.lower() for word in words)]
+    indices = indices[:: arguments.sample]
     if not indices:
         parser.error(f"no loss has a name with {arguments.only!r}; they are {', '.join(case.name for case in CASES)}")
     rows = []
@@ -154,8 +173,8 @@ def main() -> None:
         rows.append(row)
         print(f"{row['loss']}, N = {row['size']:,}: {cell(row, 'ms')} ms; {cell(row, 'mib')} MiB", flush=True)
     versions = common.versions("pytorch-metric-learning")
-    print("\n" + (text := report(rows, versions)))
-    if not arguments.only:
+    print("\n" + (text := report(rows, versions)) + "\n" + beside_stored(rows))
+    if len(indices) == len(CASES) and arguments.sizes == SIZES:
         common.save("losses_cpu", {"machine": common.machine(), "versions": versions, "rows": rows})
         common.write_between("losses.md", "losses on cpu", text)
 

@@ -1,4 +1,4 @@
-"""The methods of the five papers' tables, the options that they share, and the data that they are measured on."""
+"""The methods of the five papers' tables, the datasets, and what the papers vary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,32 +6,37 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Data to train and test on: what `tuplet train` opens, below $TUPLET_DATA, and the options that all methods share.
+class Benchmark:
+    """A dataset and the options that all methods share on it.
 
-    `short` is the number of steps of a trial of the search, `levels` those that the network has.
+    Attributes:
+        title: its name on the page of results.
+        source: what `tuplet train` opens.
+        options: keywords of `tuplet.train`.
+        trial_steps: the steps of a trial of the hyper-parameter search.
+        levels: the levels that the network has.
     """
 
     title: str
     source: str
     options: Mapping[str, Any]
-    short: int
+    trial_steps: int
     levels: str = "LMH"
 
 
-#: ResNet-50 v1, 512-d, crops of 224² in true proportions. What is not here is searched for on validation classes.
-_PHOTOGRAPHS = {
+#: ResNet-50 v1, 512-d, crops of 224² in true proportions. All other options are searched on validation classes.
+_RESNET50 = {
     "model": "resnet50",
     "weights": "resnet50_v1_imagenet",
     "dim": 512,
     "size": 224,
     "resize": 256,
-    "fit": "shorter",
+    "resize_mode": "shorter",
     "stored_size": 256,
     "batch_size": 120,
     "precision": "bfloat16",
 }
-_GLYPHS = {
+_CONVNET = {
     "model": "convnet",
     "model_options": {"size": 24, "channels": 1},
     "dim": 16,
@@ -40,27 +45,31 @@ _GLYPHS = {
     "batch_size": 120,
 }
 
-BENCHES = {
-    "cub200": Bench("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _PHOTOGRAPHS, short=400),
-    "cars196": Bench("Cars196", "$TUPLET_DATA/cars196.csv", _PHOTOGRAPHS, short=400),
-    # A rehearsal of all of it in minutes, on characters that are drawn on the spot.
-    "glyphs": Bench("drawn glyphs", "glyphs", _GLYPHS, short=3, levels="H"),
+DATASETS = {
+    "cub200": Benchmark("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _RESNET50, trial_steps=400),
+    "cars196": Benchmark("Cars196", "$TUPLET_DATA/cars196.csv", _RESNET50, trial_steps=400),
+    # Drawn characters: the whole protocol in minutes, to try it out.
+    "glyphs": Benchmark("drawn glyphs", "glyphs", _CONVNET, trial_steps=3, levels="H"),
 }
-#: What `tuplet train` is given for each, and for the maps in two dimensions.
-SOURCES = {name: bench.source for name, bench in BENCHES.items()} | {"fashion_mnist": "$TUPLET_DATA/fashion-mnist"}
+#: What `tuplet train` opens; Fashion-MNIST is for the maps in two dimensions.
+SOURCES = {name: dataset.source for name, dataset in DATASETS.items()} | {"fashion_mnist": "$TUPLET_DATA/fashion-mnist"}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the tables: its loss with the paper's numbers, and batches of 120 built as its paper builds them.
+    """A row of the tables: a loss with its paper's hyper-parameters, and batches of 120 as in its paper.
 
-    `family`: methods of a family share their rates. `own`: a method of the five papers, not a baseline of theirs.
+    Attributes:
+        title: its name on the page of results.
+        family: methods of a family share the options that were searched.
+        options: keywords of `tuplet.train`.
+        proposed: one of the five papers proposes it; the others are baselines.
     """
 
     title: str
     family: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    own: bool = False
+    proposed: bool = False
 
 
 def _balanced(per_class: int) -> dict[str, Any]:
@@ -85,52 +94,67 @@ METHODS = {
     "lifted_structure": Method(
         "Lifted structure", "free", {"loss": "lifted_structure", "normalize": "eval", **_GROUPS}
     ),
-    "generalized_lifted": Method("Lifted, generalised", "unit", {"loss": "generalized_lifted", **_balanced(5)}),
+    # Dot products of unit vectors stay below its margin unless they are scaled.
+    "generalized_lifted": Method(
+        "Lifted, generalised", "unit", {"loss": "generalized_lifted", "loss_options": {"scale": 16.0}, **_balanced(5)}
+    ),
     "npair": Method(
-        "N-pair-mc", "free", {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, **_PAIRS}, own=True
+        "N-pair-mc", "free", {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, **_PAIRS}, proposed=True
     ),
     "npair_ovo": Method(
         "N-pair-ovo", "free", {"loss": "npair", "loss_options": {"variant": "ovo", "norm_penalty": 0.003}, **_PAIRS},
-        own=True,
+        proposed=True,
     ),
     "npair_hard": Method(
         "N-pair-mc, hard classes",
         "free",
         {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, "sampler": "hard_class", "candidates": 100},
-        own=True,
+        proposed=True,
     ),
-    "nca": Method("NCA, several positives", "free", {"loss": "nca", **_balanced(5)}, own=True),
+    "nca": Method("NCA, several positives", "free", {"loss": "nca", **_balanced(5)}, proposed=True),
     "npair_all": Method("N-pair (NL)", "free", {"loss": "npair_all", **_PAIRS}),
-    "angular": Method("Angular (AL)", "angular", {"loss": "angular", **_PAIRS}, own=True),
-    "npair_angular": Method("NL&AL", "angular", {"loss": "npair_angular", **_PAIRS}, own=True),
+    "angular": Method("Angular (AL)", "angular", {"loss": "angular", **_PAIRS}, proposed=True),
+    "npair_angular": Method("NL&AL", "angular", {"loss": "npair_angular", **_PAIRS}, proposed=True),
     "binomial": Method("Binomial", "unit", {"loss": "binomial_deviance", **_balanced(5)}),
-    "vthm": Method("VTHM", "equal", {"loss": "cosine_contrastive", "loss_options": _VTHM, **_balanced(5)}, own=True),
-    "binomial_vthm": Method(
-        "Binomial+VTHM", "unit", {"loss": "binomial_deviance", "loss_options": _VTHM, **_balanced(5)}, own=True
+    "vthm": Method(
+        "VTHM", "equal", {"loss": "cosine_contrastive", "loss_options": _VTHM, **_balanced(5)}, proposed=True
     ),
-    "raw": Method("RAW", "unit", {"loss": "raw", **_balanced(5)}, own=True),
+    "binomial_vthm": Method(
+        "Binomial+VTHM", "unit", {"loss": "binomial_deviance", "loss_options": _VTHM, **_balanced(5)}, proposed=True
+    ),
+    "raw": Method("RAW", "unit", {"loss": "raw", **_balanced(5)}, proposed=True),
     "raw_dw": Method(
-        "RAW+DW", "unit", {"loss": "raw", "loss_options": {"mining": "distance_weighted"}, **_balanced(5)}, own=True
+        "RAW+DW", "unit", {"loss": "raw", "loss_options": {"mining": "distance_weighted"}, **_balanced(5)},
+        proposed=True,
     ),
     "raw_semi_hard": Method(
-        "RAW+SemiHard", "unit", {"loss": "raw", "loss_options": {"mining": "semi_hard"}, **_balanced(5)}, own=True
+        "RAW+SemiHard", "unit", {"loss": "raw", "loss_options": {"mining": "semi_hard"}, **_balanced(5)}, proposed=True
     ),
     "raw_vthm": Method(
-        "RAW+VTHM", "unit", {"loss": "raw", "loss_options": _VTHM, **_balanced(5)}, own=True
+        "RAW+VTHM", "unit", {"loss": "raw", "loss_options": _VTHM, **_balanced(5)}, proposed=True
     ),
     "margin": Method("Margin, distance-weighted", "margin", {"loss": "margin", **_balanced(5)}),
     "histogram": Method("Histogram", "unit", {"loss": "histogram", **_balanced(5)}),
     "proxy_nca": Method("Proxy-NCA", "nearest proxy", {"loss": "proxy_nca", **_balanced(4)}),
     "proxy_anchor": Method("Proxy-Anchor", "proxy", {"loss": "proxy_anchor", **_balanced(4)}),
-    "nra": Method("NRA", "rank", {"loss": "nra", **_GROUPS}, own=True),
-    "rll_h": Method("RLL-H", "unit", {"loss": "ranked_list", **_balanced(3)}, own=True),
+    "nra": Method("NRA", "rank", {"loss": "nra", **_GROUPS}, proposed=True),
+    "rll_h": Method("RLL-H", "unit", {"loss": "ranked_list", **_balanced(3)}, proposed=True),
     "rll_lmh": Method(
-        "RLL-(L,M,H)", "unit", {"loss": "ranked_list", "levels": "LMH", **_balanced(3)}, own=True
+        "RLL-(L,M,H)", "unit", {"loss": "ranked_list", "levels": "LMH", **_balanced(3)}, proposed=True
     ),
 }  # fmt: skip
 
-#: The rows that are measured first: Recall@1 in per cent that each method's paper prints, and what the best recipe is
-#: to reach.
+
+#: The rows with any loss and any number of pixels, one for each network.
+RECIPE_ROWS = {"best": "the best recipe, ResNet-50", "vit": "the best recipe, ViT-S/14"}
+
+
+def row_title(row: str) -> str:
+    """Return the name of a row on the page of results: a method's, or that of a recipe."""
+    return RECIPE_ROWS.get(row) or METHODS[row].title
+
+
+#: The main rows: Recall@1 in per cent that each method's paper prints; for the recipes a goal.
 TARGETS = {
     "npair": {"cub200": 51.0, "cars196": 71.1},
     "npair_angular": {"cub200": 54.7, "cars196": 71.4},
@@ -139,9 +163,10 @@ TARGETS = {
     "rll_h": {"cub200": 57.4, "cars196": 74.0},
     "rll_lmh": {"cub200": 61.3, "cars196": 82.1},
     "best": {"cub200": 70.0, "cars196": 88.0},
+    "vit": {"cub200": 82.0, "cars196": 93.5},
 }
 
-#: The families of methods whose vectors or weights are of one kind, and the method that chooses for each.
+#: The method that chooses the options of each family.
 FAMILIES = {
     "unit": "raw_vthm",
     "rank": "nra",
@@ -156,46 +181,54 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Ablation:
-    """What a paper varies: a method, the values of one of its options, and Recall@1 in per cent as printed there."""
+    """An option that a paper varies.
+
+    Attributes:
+        title: the option, for the page of results.
+        method: the method of which it is an option.
+        changes: the options of each value.
+        printed: Recall@1 in per cent as the paper prints it.
+        source: where the paper prints it.
+    """
 
     title: str
     method: str
     changes: Mapping[str, Mapping[str, Any]]
     printed: Mapping[str, float]
-    where: str
+    source: str
 
 
-def _losses(option: str, values: tuple[float, ...], **others: float) -> dict[str, dict[str, Any]]:
+def _loss_options(option: str, values: tuple[float, ...], **others: float) -> dict[str, dict[str, Any]]:
     return {f"{value:g}": {"loss_options": {**others, option: value}} for value in values}
 
 
-#: Measured with the rates and the augmentation of the tables at half their steps.
+#: Measured with the options of the tables and half their steps.
 ABLATIONS = {
     "angular_alpha": Ablation(
         "α of NL&AL, in degrees",
         "npair_angular",
-        _losses("alpha", (36.0, 42.0, 45.0, 48.0, 55.0)),
+        _loss_options("alpha", (36.0, 42.0, 45.0, 48.0, 55.0)),
         {"36": 69.9, "42": 70.7, "45": 71.4, "48": 71.3, "55": 69.0},
         "Angular 2017, table 4, Cars196",
     ),
     "rll_alpha": Ablation(
         "α of RLL",
         "rll_h",
-        _losses("alpha", (1.0, 1.2, 1.4), margin=0.4, temperature=10.0),
+        _loss_options("alpha", (1.0, 1.2, 1.4), margin=0.4, temperature=10.0),
         {"1": 78.7, "1.2": 79.8, "1.4": 76.2},
         "Ranked list 2019, table 3, SOP, (L,M,H)",
     ),
     "rll_margin": Ablation(
         "m of RLL",
         "rll_h",
-        _losses("margin", (0.0, 0.2, 0.4, 0.6, 1.2), alpha=1.2, temperature=10.0),
+        _loss_options("margin", (0.0, 0.2, 0.4, 0.6, 1.2), alpha=1.2, temperature=10.0),
         {"0": 76.1, "0.2": 79.0, "0.4": 79.8, "0.6": 79.2, "1.2": 79.1},
         "Ranked list 2019, table 4, SOP, (L,M,H)",
     ),
     "rll_temperature": Ablation(
         "T of RLL",
         "rll_h",
-        _losses("temperature", (0.0, 5.0, 10.0, 15.0, 20.0), alpha=1.2, margin=0.4),
+        _loss_options("temperature", (0.0, 5.0, 10.0, 15.0, 20.0), alpha=1.2, margin=0.4),
         {"0": 78.8, "5": 79.1, "10": 79.8, "15": 79.3, "20": 78.6},
         "Ranked list 2019, table 5, SOP, (L,M,H)",
     ),
@@ -209,7 +242,7 @@ ABLATIONS = {
     "nra_alpha": Ablation(
         "α of NRA",
         "nra",
-        _losses("alpha", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)),
+        _loss_options("alpha", (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)),
         {},
         "Nonlinear rank approximation 2019, figure 3, Cars196: best at 4, as a curve without numbers",
     ),
@@ -222,7 +255,9 @@ ABLATIONS = {
     ),
 }
 
-#: Whose progress is drawn beside each other, as in figure 3 of N-pair 2016.
+#: Methods whose learning curves are drawn, as in figure 3 of N-pair 2016.
 CURVES = ("triplet_2", "npair_ovo", "npair")
-#: Of the papers' own methods; baselines have the first alone.
+#: Methods whose nearest images are drawn, as in figure 5 of Angular 2017.
+NEAREST = ("npair", "npair_angular")
+#: The seeds of methods that the papers propose; baselines have the first one only.
 SEEDS = (0, 1, 2)

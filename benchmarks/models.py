@@ -1,12 +1,12 @@
-"""Do published weights work as published? Two figures for each network, on the photographs of CUB-200-2011.
+"""Check published weights on the images of CUB-200-2011, by two figures for each network.
 
-- The share of all photographs whose most probable ImageNet class is a bird: a wrong mean, a wrong channel order or a
-  stride in the wrong place shows here at once.
-- Recall@1 of the pooled features, made unit, among the test classes: the start from which training must rise.
+- The share of all images whose most probable ImageNet class is a bird: a wrong mean, a wrong channel order or a stride
+  in the wrong place shows here at once.
+- Recall@1 of the normalised pooled features on the test classes: the value before any training.
 
     TUPLET_DATA=folder python benchmarks/models.py [--device cuda] [--limit 300] [--lite0 weights.pth]
 
-The full run writes benchmarks/results/models_DEVICE.json and the table of docs/models.md; with --limit it only prints.
+A run writes benchmarks/results/models_DEVICE.json and the table of docs/models.md; with --limit it only prints.
 """
 
 import argparse
@@ -21,28 +21,33 @@ from torch import Tensor
 
 import common
 from tuplet import data, models
+from tuplet.data.dataset import Readable
 from tuplet.data.files import read_bytes
 from tuplet.evaluation import recall_at_k
 
-#: ImageNet's birds.
+#: The classes of ImageNet that are birds.
 BIRDS = torch.tensor([*range(7, 25), *range(80, 101), *range(127, 147)])
 
 
-def photographs(table: Path, limit: int | None) -> tuple[list[bytes], Tensor, Tensor]:
-    """The files' bytes, their labels and whether each is of a test class; with a limit, evenly spread ones."""
+def read_images(table: Path, limit: int | None) -> tuple[list[bytes], Tensor, Tensor]:
+    """Return the bytes of the files, their labels and a mask of the test classes; `limit` takes evenly spread ones."""
     opened = data.open(table)
     if limit:
         opened = opened.select(range(0, len(opened), max(1, len(opened) // limit))[:limit])
     test = torch.tensor([split == "test" for split in opened.splits or ()])
-    return [read_bytes(location) for location in opened.images or ()], opened.labels, test
+    return (
+        [read_bytes(location) for location in opened.images or () if not isinstance(location, Readable)],
+        opened.labels,
+        test,
+    )
 
 
 def measure(
-    architecture: str, weights: str, pictures: list[bytes], labels: Tensor, test: Tensor, device: str
+    architecture: str, weights: str, images: list[bytes], labels: Tensor, test: Tensor, device: str
 ) -> dict[str, Any]:
     embedder = models.create(architecture, dim=None, normalize=False, weights=weights).to(device)
     start = time.perf_counter()
-    features = embedder.embed(pictures)
+    features = embedder.embed(images)
     seconds = time.perf_counter() - start
     with torch.inference_mode():
         top = models.classifier(architecture, weights)(features).argmax(1)
@@ -51,22 +56,22 @@ def measure(
         "network": architecture,
         "weights": Path(weights).stem,
         "features": features.shape[1],
-        "photographs": len(pictures),
+        "images": len(images),
         "bird_share": torch.isin(top, BIRDS).double().mean().item(),
-        "test_photographs": int(test.sum()),
+        "test_images": int(test.sum()),
         "recall_at_1": recall_at_k(unit, labels[test], ks=(1,))[1],
-        "photographs_per_second": len(pictures) / seconds,
+        "images_per_second": len(images) / seconds,
     }
 
 
 def table(rows: list[dict[str, Any]], device: str) -> str:
     lines = [
-        f"| network, weights | features | top-1 is a bird | Recall@1, test classes | photographs/s ({device}) |",
+        f"| network, weights | features | top-1 is a bird | Recall@1, test classes | images/s ({device}) |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
         f"| {r['network']}, {r['weights']} | {r['features']} | {r['bird_share']:.1%} | {100 * r['recall_at_1']:.1f} "
-        f"| {r['photographs_per_second']:,.0f} |"
+        f"| {r['images_per_second']:,.0f} |"
         for r in rows
     ]
     return "\n".join(lines)
@@ -75,15 +80,15 @@ def table(rows: list[dict[str, Any]], device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--limit", type=int, help="this many photographs only, and nothing is written")
+    parser.add_argument("--limit", type=int, help="only this many images; nothing is written")
     parser.add_argument("--lite0", default="efficientnet_lite0_imagenet", help="name or file of its weights")
     arguments = parser.parse_args()
     if "TUPLET_DATA" not in os.environ:
         parser.error("set TUPLET_DATA to the folder with cub200.csv, cub200_train.tar and cub200_test.tar")
-    pictures, labels, test = photographs(Path(os.environ["TUPLET_DATA"], "cub200.csv"), arguments.limit)
+    images, labels, test = read_images(Path(os.environ["TUPLET_DATA"], "cub200.csv"), arguments.limit)
     rows = []
     for architecture, weights in (("resnet50", "resnet50_v1_imagenet"), ("efficientnet_lite0", arguments.lite0)):
-        rows.append(measure(architecture, weights, pictures, labels, test, arguments.device))
+        rows.append(measure(architecture, weights, images, labels, test, arguments.device))
         print(json.dumps(rows[-1], indent=2))
     device = common.machine(arguments.device)
     print(text := table(rows, device))

@@ -1,4 +1,4 @@
-"""The chart of docs/performance.md: time and memory of RAW with valid triplets against the size of the batch."""
+"""Draw the chart of docs/performance.md: time and memory of RAW with valid triplets against the batch size."""
 
 import hashlib
 import json
@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import common
-from loss_cases import DIM
-from performance_targets import Results
+from gpu_targets import Results
+from loss_peers import DIM
 
 CHART = common.ROOT / "docs" / "images" / "performance.svg"
-#: The sizes that it names.
+#: The sizes on the axis.
 NAMED_SIZES = (180, 1024, 4096, 16_384, 65_536, 1 << 20)
 
 
 def digest(data: dict[str, Any]) -> str:
-    """Names the figures, so that a chart can tell whose it is."""
+    """Return a checksum of the figures, which the chart carries."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def chart(data: dict[str, Any], path: Path = CHART) -> None:
-    """Time and memory against N, both on logarithmic axes."""
+    """Draw time and memory against N, on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +34,7 @@ def chart(data: dict[str, Any], path: Path = CHART) -> None:
     blue, red, grey = "#1f5fa8", "#c0392b", "#777777"
     floors = [(row["size"], floor) for row in rows if (floor := results.floor(row))]
     if floors:
-        axes[0].plot(*zip(*floors, strict=True), color=grey, linestyle=":", label="the three matrix products alone")
+        axes[0].plot(*zip(*floors, strict=True), color=grey, linestyle=":", label="the three matrix products")
     for axis, unit, scale in ((axes[0], "ms", 1.0), (axes[1], "mib", 1 / 1024)):
         for found, side, colour, label in (
             (rows, "ours", blue, "Tuplet"),

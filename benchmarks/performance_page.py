@@ -1,4 +1,4 @@
-"""docs/performance.md and its chart (performance_chart), made from benchmarks/results/losses_cuda.json.
+"""Write docs/performance.md and its chart from benchmarks/results/losses_cuda.json.
 
 python benchmarks/performance_page.py
 """
@@ -8,12 +8,12 @@ from typing import Any
 
 import common
 from common import number
-from loss_cases import DIM, MANY_SIZES, METHOD
+from gpu_targets import Results, Row, duration, step_share, targets
+from loss_peers import DIM, MANY_SIZES, METHOD
 from performance_chart import chart
-from performance_targets import Results, Row, duration, step_share, targets
 
 RESULTS = common.results_file("losses_cuda")
-#: What a network between GPUs is taken to carry, in bytes a second for each of them: 400 Gbit/s.
+#: The assumed network between GPUs, in bytes a second for each: 400 Gbit/s.
 NETWORK = 50e9
 TYPES = ("float32", "bfloat16")
 
@@ -23,7 +23,7 @@ def times(a: float, b: float) -> str:
 
 
 def cells(row: Row, results: Results) -> list[str]:
-    """Ours, beside the floor and beside the peer."""
+    """Return our figures, their ratio to the matrix products, and the peer's."""
     if "ours" not in row:
         return [row.get("failed", "not measured"), *["–"] * 6]
     ours, peer, floor = row["ours"], row.get("peer"), results.floor(row)
@@ -42,12 +42,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def by_size(results: Results) -> str:
-    head = ["N", "ms", "in a row", "÷ floor", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB"]
+    head = ["N", "ms", "queued", "÷ products", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB"]
     return table(head, [[f"{row['size']:,}", *cells(row, results)] for row in results.method()])
 
 
 def by_loss(results: Results, size: int, dtype: str) -> str:
-    head = ["loss", "ms", "in a row", "÷ floor", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB", "first call, s"]
+    head = ["loss", "ms", "queued", "÷ products", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB", "first call, s"]
     rows = [
         [
             row["loss"] + (f" ({row['beside']})" if row.get("beside", "–") != "–" else ""),
@@ -57,12 +57,12 @@ def by_loss(results: Results, size: int, dtype: str) -> str:
         for row in results.losses(size, dtype)
     ]
     floor = results.floors.get((size, dtype))
-    known = f" The floor is {number(floor['ms'])} ms." if floor else ""
-    return f"### N = {size:,}, {dtype} vectors\n\n{known.strip()}\n\n{table(head, rows)}"
+    known = f"The matrix products take {number(floor['ms'])} ms." if floor else ""
+    return f"### N = {size:,}, {dtype} vectors\n\n{known}\n\n{table(head, rows)}"
 
 
 def by_loss_alone(results: Results, size: int, dtype: str) -> str:
-    head = ["loss", "ms", "÷ floor", "MiB", "first call, s"]
+    head = ["loss", "ms", "÷ products", "MiB", "first call, s"]
     rows = []
     for row in results.losses(size, dtype):
         if "ours" not in row:
@@ -99,9 +99,9 @@ def training_text(results: Results) -> str:
         ["figure", "value"],
         [
             [f"step of {step['network']} on {step['images']} images of {step['pixels']}²", f"{ms['with_loss']:.2f} ms"],
-            ["the same with a plain sum in place of the loss", f"{ms['without']:.2f} ms"],
-            ["the loss by itself at this size", f"{results.of(METHOD, 180, 'float32')['ours']['ms']:.3f} ms"],
-            ["the loss's part of the step", f"{share:.1%}"],
+            ["the same with a sum in place of the loss", f"{ms['without']:.2f} ms"],
+            ["the loss alone at this size", f"{results.of(METHOD, 180, 'float32')['ours']['ms']:.3f} ms"],
+            ["share of the loss", f"{share:.1%}"],
         ],
     )
 
@@ -118,21 +118,21 @@ def first_calls(results: Results) -> str:
     return table(
         ["figure", "value"],
         [
-            ["sizes met one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}{ended}"],
-            ["first call of all", f"{calls[0]['first_s']:.2f} s"],
-            ["first call at another size: median", f"{later[len(later) // 2]:.2f} s" if later else "–"],
-            ["other sizes whose first call took over a second", ", ".join(slow) or "none"],
-            ["graphs that torch compiled for all of them", str(calls[-1]["graphs"])],
-            ["times that it gave up compiling", str(calls[-1]["refused"])],
+            ["sizes, one after another", f"{met}, from {calls[0]['size']:,} to {calls[-1]['size']:,}{ended}"],
+            ["first call", f"{calls[0]['first_s']:.2f} s"],
+            ["first calls at the other sizes, median", f"{later[len(later) // 2]:.2f} s" if later else "–"],
+            ["other sizes with a first call of over a second", ", ".join(slow) or "none"],
+            ["graphs that torch compiled", str(calls[-1]["graphs"])],
+            ["times that torch reached its limit of recompilations", str(calls[-1]["refused"])],
         ],
     )
 
 
 def ranks(results: Results) -> str:
-    """What several GPUs cost, from shapes: 1,024 vectors of two bytes a number on each."""
+    """Estimate the cost of several GPUs from shapes: 1,024 bfloat16 vectors on each."""
     known = results.floors.get((65_536, "bfloat16"))
     if not known:
-        return "The rate of products was not measured."
+        return "The matrix products were not measured."
     each, item = 1024, 2
     rows = []
     for world in (1, 8, 64, 256, 1024):
@@ -154,8 +154,8 @@ def ranks(results: Results) -> str:
         )
     head = ["GPUs", "N", "gathered", "reduced", "TFLOP", "products", "network", "vectors and gradients"]
     return (
-        f"Products at the {known['tflops']:,.0f} TFLOP/s of the floor at N = 65,536, "
-        f"a network of {size(NETWORK)}/s a GPU:\n\n{table(head, rows)}"
+        f"Matrix products at {known['tflops']:,.0f} TFLOP/s, as measured at N = 65,536; "
+        f"a network of {size(NETWORK)}/s for each GPU:\n\n{table(head, rows)}"
     )
 
 
@@ -168,14 +168,14 @@ def size(count: float) -> str:
 
 
 def heading(results: Results) -> str:
-    """What was measured with; and when, where the phases are from different runs."""
+    """Return the machine and versions; and the times, if the phases are from different runs."""
     *_, last = results.runs.values()
-    text = f"{made_with(last)}; d = {DIM}. The last figure came after {last['seconds']:,.0f} s."
+    text = f"{made_with(last)}; d = {DIM}. The run took {last['seconds']:,.0f} s."
     if len({run["began"] for run in results.runs.values()}) > 1:
         small = results.runs["small"]
         other = "" if made_with(small) == made_with(last) else f" ({made_with(small)})"
-        text += f" Small batches are from another run{other}, which ended at {small['ended']}; "
-        text += f"that of all others ended at {last['ended']}."
+        text += f" Small batches (N ≤ 512) are from another run{other}, which ended at {small['ended']}; "
+        text += f"the run of all others ended at {last['ended']}."
     return text
 
 
@@ -185,7 +185,7 @@ def made_with(run: Row) -> str:
 
 
 def sections(data: dict[str, Any]) -> dict[str, str]:
-    """The parts of the page that are made from figures, by the markers that they stand between."""
+    """Return the generated parts of the page by the names of their markers."""
     results = Results(data)
     return {
         "performance machine": heading(results),
@@ -206,23 +206,37 @@ def sections(data: dict[str, Any]) -> dict[str, str]:
 
 
 def write(data: dict[str, Any]) -> None:
-    """Every part of the page, and the chart."""
+    """Write the generated parts of the page, and the chart."""
     for key, text in sections(data).items():
         common.write_between("performance.md", key, text)
     chart(data)
 
 
 def line(row: Row) -> str:
-    """A row in a few words, for who watches."""
+    """Return a row in a few words, for the log."""
     what = ", ".join(str(row[key]) for key in ("loss", "size", "dtype") if key in row)
     if "ours" in row:
         ours, peer = row["ours"], row.get("peer")
         text = f"{number(ours['ms'])} ms, {number(ours['mib'])} MiB, first {ours['first_s']:.1f} s"
-        text += f"; WAITS: {ours['wait']}" if ours.get("wait") else ""
+        text += f"; SYNCHRONISES: {ours['wait']}" if ours.get("wait") else ""
         theirs = f"{number(peer['ms'])} ms, {number(peer['mib'])} MiB" if peer else row.get("left_out") or "–"
         return f"{what}: {text} | {theirs}"
     rest = {k: v for k, v in row.items() if k not in ("loss", "size", "dtype", "beside")}
     return f"{what}: {json.dumps(rest)[:300]}"
+
+
+def beside_stored(data: dict[str, Any], stored: dict[str, Any]) -> str:
+    """Return a table of the times of a run and of the stored ones, in milliseconds."""
+    before = Results(stored)
+    rows = []
+    for row in Results(data).rows:
+        if "ours" in row:
+            old = before.of(row["loss"], row["size"], row["dtype"]).get("ours", {})
+            pairs = [(row["ours"].get(key), old.get(key)) for key in ("ms", "row_ms")]
+            cells = [number(value) if value else "–" for pair in pairs for value in pair]
+            ratio = times(row["ours"]["ms"], old["ms"]) if old else "–"
+            rows.append([row["loss"], f"{row['size']:,}", row["dtype"], *cells, ratio])
+    return table(["loss", "N", "type", "ms", "stored", "queued, ms", "stored", "ms ÷ stored"], rows)
 
 
 def main() -> None:

@@ -1,19 +1,28 @@
-"""The papers' tables on real photographs: every method under one protocol, run by run, as far as the time goes.
+"""Measure the papers' tables: every method under one protocol, one result file a run.
 
     TUPLET_DATA=folder python benchmarks/protocols.py --stage search 1 --dataset cub200 cars196 --compile
     TUPLET_DATA=folder python benchmarks/protocols.py --stage 2 --dataset cub200 --limit-seconds 540 --out folder
 
-Stages: `search` chooses rates and augmentation on validation classes of the training split (benchmarks/choosing.py) for
-the families of the first six rows, `search_all` for the others too; 1 measures the six rows that the papers are known
-for; 2 their other seeds; 3 the other methods; 4 what the papers vary; `search_best` and 5 the best recipe with any
-loss; 6 the other seeds of the papers' other methods. Each run is one JSON file, written to --out as it ends. A run
-whose file is there is not repeated, and none is begun that would not end within the limit, so the same command goes on
-where it stopped. Several processes with one --out share the jobs of a stage and the alternatives of a search, which
-uses a GPU better than one. `--dataset glyphs` rehearses everything in minutes on any machine.
+Stages, in the order in which they are needed:
+
+    search       choose the options of the main rows' families on validation classes (trials.csv, chosen_*.json)
+    1            the main rows, seed 0
+    2            the main rows, seeds 1 and 2
+    search_all   choose the options of the other families
+    3            the other methods, seed 0
+    4            the options that the papers vary, and the learning curves
+    search_best  choose the best recipe with any loss (best_*.json)
+    5            the best recipe, three seeds
+    6            the other methods that the papers propose, seeds 1 and 2
+    search_vit   choose the best recipe with a vision transformer (vit_*.json)
+    7            that recipe, three seeds
+
+Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts that
+would not end within --limit-seconds, so the same command continues where it stopped. Several processes with the same
+--out share the work, which uses a GPU better than one. `--dataset glyphs` tries everything out in minutes.
 """
 
 import argparse
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,202 +34,214 @@ from typing import Any
 
 import torch
 
-import choosing
-from choosing import Change, Coordinate, Score
-from methods import ABLATIONS, BENCHES, CURVES, FAMILIES, METHODS, SEEDS, TARGETS
+import hyperparameter_space as space
+from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
+from methods import ABLATIONS, CURVES, DATASETS, FAMILIES, METHODS, SEEDS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
-#: What options are where nobody says anything.
-USUAL = {option.name: option.default for option in describe_options()}
-#: In the order in which they are wanted.
-STAGES = ("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6")
+DEFAULTS = {option.name: option.default for option in describe_options()}
+STAGES = ("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7")
 
 
-# Searching
+# The hyper-parameter search
 
 
-def trial(dataset: str, method: str, change: Change) -> Job:
-    """A run on the training classes alone: two thirds of them train, the others measure."""
-    bench = BENCHES[dataset]
-    options = {**bench.options, **METHODS[method].options, "steps": bench.short}
-    options = _at_the_end({**options, **choosing.VALIDATION, **choosing.nested(change)})
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
-    facts = {"change": dict(change), "about": " ".join(f"{k}={v}" for k, v in change.items())}
-    return Job(f"search_{dataset}_{method}_{digest}", "search", dataset, method, options, facts)
+def trial(dataset: str, method: str, options: Options) -> Job:
+    """Return a run on the training classes alone: two thirds of them train, the others validate."""
+    about = DATASETS[dataset]
+    every = {**about.options, **METHODS[method].options, "steps": about.trial_steps}
+    every = _evaluate_at_end({**every, **space.VALIDATION, **nest(options)})
+    return Job(f"trial_{dataset}_{method}", "trial", dataset, method, every)
 
 
 class Search:
-    """Climbs on a dataset, for as long as there is time, with a list of the trials that it looked at."""
+    """A search on one dataset, for as long as time is left; `trials` names the trials that it compared."""
 
     def __init__(self, dataset: str, runner: Runner) -> None:
         self.dataset, self.runner = dataset, runner
         self.trials: dict[str, None] = {}
         self.complete = True
 
-    def climb(self, method: str, start: Change, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
-        """The best options so far, by the rule of benchmarks/choosing.py; `method` is one of them where it varies."""
-        with self._as_time_goes():
-            yield from choosing.climb(start, coordinates, partial(self._scores, method))
+    def improve(self, method: str, start: Options, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
+        """Yield the best options so far; the option "method", where there is one, replaces `method`."""
+        with self._until_out_of_time():
+            yield from coordinate_search(start, coordinates, partial(self._scores, method))
 
-    def final(self, method: str, candidates: Sequence[Change], count: int) -> dict[str, Any] | None:
-        """The one of the `count` best that is best by the mean over seeds; None where time runs out."""
-        with self._as_time_goes():
-            return dict(choosing.final(candidates, count, SEEDS, partial(self._scores, method)))
+    def best_over_seeds(self, method: str, candidates: Sequence[Options], count: int) -> dict[str, Any] | None:
+        """Return the best of the `count` best candidates by the mean over seeds; None if time runs out."""
+        with self._until_out_of_time():
+            return dict(best_over_seeds(candidates, count, SEEDS, partial(self._scores, method)))
         return None
 
     @contextmanager
-    def _as_time_goes(self) -> Iterator[None]:
+    def _until_out_of_time(self) -> Iterator[None]:
         try:
             yield
         except OutOfTimeError as error:
             self.complete = False
             print(f"the search on {self.dataset} stopped: {error}")
 
-    def _scores(self, method: str, changes: Sequence[Change]) -> list[Score]:
+    def _scores(self, method: str, candidates: Sequence[Options]) -> list[Score]:
         jobs = []
-        for change in changes:
-            options = {name: value for name, value in change.items() if name != "method"}
-            jobs.append(trial(self.dataset, change.get("method", method), options))
+        for candidate in candidates:
+            options = {name: value for name, value in candidate.items() if name != "method"}
+            jobs.append(trial(self.dataset, candidate.get("method", method), options))
         results = self.runner.measure(jobs)
-        self.trials |= dict.fromkeys(job.name for job in jobs)
+        self.trials |= dict.fromkeys(result["trial"] for result in results)
         # A run that diverged has no metrics.
         metrics = [result.get("metrics", {"recall_at_1": 0.0, "map_at_r": 0.0}) for result in results]
         return [Score(each["recall_at_1"], each["map_at_r"]) for each in metrics]
 
-    def keep(self, name: str, **found: Any) -> dict[str, Any]:
-        """Write what was chosen."""
+    def save(self, name: str, **found: Any) -> dict[str, Any]:
+        """Write the choice to NAME_DATASET.json and return it."""
         about = {"kind": "chosen", "dataset": self.dataset, "complete": self.complete}
         result = {**about, **found, "trials": list(self.trials)}
         write(self.runner.out / f"{name}_{self.dataset}.json", result)
         return result
 
 
-def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(choosing.FAMILIES)) -> dict[str, Any]:
-    """What all methods share, and what each family has of its own; where time runs out, as far as it came."""
-    shared = dict(choosing.START)
-    if "L" not in BENCHES[dataset].levels:
-        shared["frozen_to"] = None
-    looking, short = Search(dataset, runner), BENCHES[dataset].short
-    steps = choosing.Ladder("steps", (short, 2 * short, 3 * short), 1)
-    for best in looking.climb(FAMILIES["unit"], shared, choosing.SHARED[dataset]):
+def search(dataset: str, runner: Runner, families: Iterable[str] = tuple(space.FAMILIES)) -> dict[str, Any]:
+    """Choose the options that all methods share, then those of each family, as far as time allows."""
+    current, short = Search(dataset, runner), DATASETS[dataset].trial_steps
+    shared, families = dict(space.START), tuple(families)
+    if "L" not in DATASETS[dataset].levels:
+        shared["freeze_to"] = None
+    for best in current.improve(FAMILIES["unit"], shared, space.SHARED[dataset]):
         shared = best
-    if looking.complete:
-        for best in looking.climb(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
+    steps = Ordered("steps", (short, 2 * short, 3 * short), 1)
+    if current.complete:
+        for best in current.improve(FAMILIES["unit"], {"steps": short, **shared}, [steps]):
             shared = best
-    seen: dict[str, Any] = {}
-    for best in looking.climb(FAMILIES["unit"], shared, choosing.VIEWS[dataset]) if looking.complete else ():
-        seen = best
-    own: dict[str, dict[str, Any]] = {}
-    families = tuple(families)
-    # Processes that share the work begin with different ones.
-    turn = runner.turn % len(families)
-    for family in (*families[turn:], *families[:turn]) if looking.complete else ():
-        own[family] = _own(looking, family, shared, short)
-    own = {family: own[family] for family in families if family in own}
-    return looking.keep("chosen", shared={**shared, **seen}, own=own)
+    with_resize: dict[str, Any] = {}
+    if current.complete:
+        for best in current.improve(FAMILIES["unit"], shared, space.TEST_RESIZE[dataset]):
+            with_resize = best
+    per_family: dict[str, dict[str, Any]] = {}
+    # Processes that share the work start with different families.
+    first = runner.worker % len(families)
+    for family in (*families[first:], *families[:first]) if current.complete else ():
+        per_family[family] = _search_family(current, family, shared, short)
+    per_family = {family: per_family[family] for family in families if family in per_family}
+    return current.save("chosen", shared={**shared, **with_resize}, per_family=per_family)
 
 
-def _own(looking: Search, family: str, shared: Change, short: int) -> dict[str, Any]:
-    """What a family has beyond what is shared: found in short runs, then its rate again at the length of all.
+def _search_family(current: Search, family: str, shared: Options, short: int) -> dict[str, Any]:
+    """Return the options of a family that differ from the shared ones.
 
-    There it must be better than what is shared once more, whatever the seed.
+    They are found in short runs; then the learning rate is chosen again at full length, and all of them must beat the
+    shared options over three seeds.
     """
     method = FAMILIES[family]
-    own: dict[str, Any] = {}
-    for best in looking.climb(method, {**shared, "steps": short}, choosing.FAMILIES[family]):
-        own = {name: value for name, value in best.items() if name != "steps" and shared.get(name) != value}
-    if looking.complete and shared["steps"] > short:
-        for best in looking.climb(method, {**shared, **own}, choosing.AT_LENGTH):
-            own = {name: value for name, value in best.items() if shared.get(name) != value}
-    if looking.complete and own:
-        better = looking.final(method, [shared, {**shared, **own}], 2)
-        own = {} if better == shared else own
-    return own
+    different: dict[str, Any] = {}
+    for best in current.improve(method, {**shared, "steps": short}, space.FAMILIES[family]):
+        different = {name: value for name, value in best.items() if name != "steps" and shared.get(name) != value}
+    if current.complete and shared["steps"] > short:
+        for best in current.improve(method, {**shared, **different}, space.FULL_LENGTH):
+            different = {name: value for name, value in best.items() if shared.get(name) != value}
+    if current.complete and different:
+        better = current.best_over_seeds(method, [shared, {**shared, **different}], 2)
+        different = {} if better == shared else different
+    return different
 
 
 def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
-    """The best recipe with any loss, from what all methods share on."""
-    choice, looking, about = chosen(dataset, runner), Search(dataset, runner), choosing.BEST[dataset]
-    own = {method: choice["own"].get(METHODS[method].family, {}) for method in about.methods}
-    # A method has its family's options and no other's.
-    usual = {name: choice["shared"].get(name, USUAL[name]) for options in own.values() for name in options}
+    """Choose the best recipe with any loss, starting from the shared options."""
+    choice, current, about = chosen(dataset, runner), Search(dataset, runner), space.BEST[dataset]
+    per_method = {method: choice["per_family"].get(METHODS[method].family, {}) for method in about.methods}
+    # A method has the options of its family; those of other families are set to their defaults.
+    defaults = {name: choice["shared"].get(name, DEFAULTS[name]) for own in per_method.values() for name in own}
     best = {"method": FAMILIES["unit"], **choice["shared"]}
-    grid = [{**best, "method": name, **usual, **own[name], **change} for name in own for change in about.changes]
-    best = looking.final(FAMILIES["unit"], [best, *grid], about.finalists) or best
-    for better in looking.climb(FAMILIES["unit"], best, about.after) if looking.complete else ():
+    grid = [
+        {**best, "method": name, **defaults, **own, **alternative}
+        for name, own in per_method.items()
+        for alternative in about.alternatives
+    ]
+    best = current.best_over_seeds(FAMILIES["unit"], [best, *grid], about.finalists) or best
+    for better in current.improve(FAMILIES["unit"], best, about.coordinates) if current.complete else ():
         best = better
-    return looking.keep("best", shared=best)
+    return current.save("best", shared=best)
+
+
+def search_vit(dataset: str, runner: Runner) -> dict[str, Any]:
+    """Choose the recipe with a vision transformer: one coordinate after another, then over three seeds."""
+    current, about = Search(dataset, runner), space.VIT[dataset]
+    best: dict[str, Any] = dict(about.start)
+    for better in current.improve("proxy_anchor", best, about.coordinates):
+        best = better
+    return current.save("vit", shared={"method": "proxy_anchor", **best})
 
 
 def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]:
-    """What the search has chosen for a dataset."""
+    """Return the choice of a search, from the runner's folder or from the stored results."""
     for folder in (runner.out, RESULTS):
         path = folder / f"{name}_{dataset}.json"
         if path.is_file():
             return json.loads(path.read_text())
-    raise SystemExit(f"nothing was chosen for {dataset} yet; run --stage search --dataset {dataset} first")
+    raise SystemExit(f"no options are chosen for {dataset}; run --stage search --dataset {dataset} first")
 
 
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
-    "search": partial(search, families=[name for name in choosing.FAMILIES if FAMILIES[name] in TARGETS]),
+    "search": partial(search, families=[name for name in space.FAMILIES if FAMILIES[name] in TARGETS]),
     "search_all": search,
     "search_best": search_best,
+    "search_vit": search_vit,
 }
 
 
-# The tables
+# The runs of the tables
 
 
 def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any]) -> Job:
-    """A run of a table: the whole training split trains, the test split measures, once, at the end."""
-    options = {**_decided(dataset, method, choice), "seed": seed, "mirrored": True}
-    return Job(f"row_{dataset}_{method}_{seed}", "row", dataset, method, _at_the_end(options), {"seed": seed})
+    """Return a run of a table: all training classes train, the test classes are measured once, at the end."""
+    options = {**_chosen_options(dataset, method, choice), "seed": seed, "flip_test": True}
+    return Job(f"row_{dataset}_{method}_{seed}", "row", dataset, method, _evaluate_at_end(options), {"seed": seed})
 
 
-def best_row(dataset: str, seed: int, best: Mapping[str, Any]) -> Job:
-    """A run of the best recipe."""
+def recipe_row(dataset: str, name: str, seed: int, best: Mapping[str, Any]) -> Job:
+    """Return a run of a recipe (`methods.RECIPE_ROWS`)."""
     shared = dict(best["shared"])
     method = shared.pop("method")
-    job = row(dataset, method, seed, {"shared": shared, "own": {}})
-    return replace(job, name=f"row_{dataset}_best_{seed}", kind="best")
+    job = row(dataset, method, seed, {"shared": shared, "per_family": {}})
+    return replace(job, name=f"row_{dataset}_{name}_{seed}", kind=name)
 
 
 def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
-    """A run of what a paper varies, at half the steps of a table's."""
+    """Return a run with one value of an option that a paper varies, with half the steps of a row."""
     about = ABLATIONS[name]
-    options = {**_decided(dataset, about.method, choice), **about.changes[value], "seed": 0}
+    options = {**_chosen_options(dataset, about.method, choice), **about.changes[value], "seed": 0}
     options["steps"] = math.ceil(options["steps"] / 2)
-    facts = {"ablation": name, "value": value, "about": f"{name}={value}"}
-    number = list(about.changes).index(value)
-    return Job(f"ablation_{dataset}_{name}_{number}", "ablation", dataset, about.method, _at_the_end(options), facts)
+    facts, number = {"ablation": name, "value": value}, list(about.changes).index(value)
+    file = f"ablation_{dataset}_{name}_{number}"
+    return Job(file, "ablation", dataset, about.method, _evaluate_at_end(options), facts)
 
 
 def curve(dataset: str, method: str, choice: Mapping[str, Any]) -> Job:
-    """A run that is measured again and again on validation classes, to see how fast a loss gets somewhere."""
-    options = {**_decided(dataset, method, choice), **choosing.VALIDATION, "steps": BENCHES[dataset].short}
-    options |= {"evaluate_every": max(1, options["steps"] // 12), "checkpoint_every": options["steps"]}
+    """Return a run that is evaluated on validation classes about twelve times, for a learning curve."""
+    steps = DATASETS[dataset].trial_steps
+    options = {**_chosen_options(dataset, method, choice), **space.VALIDATION, "steps": steps}
+    options |= {"evaluate_every": max(1, steps // 12), "checkpoint_every": steps}
     return Job(f"curve_{dataset}_{method}", "curve", dataset, method, options)
 
 
-def _decided(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a method with what the search has chosen."""
-    bench, about = BENCHES[dataset], METHODS[method]
-    shared = {**choice["shared"], **choice["own"].get(about.family, {})}
-    steps = round(choosing.LONGER * shared.pop("steps", bench.short))
-    return {**bench.options, **about.options, **choosing.nested(shared), "steps": steps}
+def _chosen_options(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+    about, of_method = DATASETS[dataset], METHODS[method]
+    options = {**choice["shared"], **choice["per_family"].get(of_method.family, {})}
+    steps = round(space.STEPS_FACTOR * options.pop("steps", about.trial_steps))
+    return {**about.options, **of_method.options, **nest(options), "steps": steps}
 
 
-def _at_the_end(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with one evaluation and one checkpoint, at the end: nothing is chosen on what is measured."""
-    return {**options, "evaluate_every": options["steps"], "checkpoint_every": options["steps"]}
+def _evaluate_at_end(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Add one evaluation, after the last step: no checkpoint is chosen, and all classes train unless options differ."""
+    steps = options["steps"]
+    return {"validation": 0.0, **options, "evaluate_every": steps, "checkpoint_every": steps}
 
 
 def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
-    """The jobs of a stage, the most wanted first; those of levels that the network has not are left out."""
-    if name == "5":
-        best = chosen(dataset, runner, "best")
-        return [best_row(dataset, seed, best) for seed in SEEDS]
+    """Return the jobs of a stage that the dataset's network has the levels for, the most important first."""
+    if name in ("5", "7"):
+        recipe = "best" if name == "5" else "vit"
+        return [recipe_row(dataset, recipe, seed, chosen(dataset, runner, recipe)) for seed in SEEDS]
     choice = chosen(dataset, runner)
     if name == "4":
         jobs = [ablation(dataset, key, value, choice) for key, about in ABLATIONS.items() for value in about.changes]
@@ -230,21 +251,22 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             row(dataset, method, seed, choice)
             for seed in (SEEDS[:1] if name in "13" else SEEDS[1:])
             for method, about in METHODS.items()
-            if (method in TARGETS) == (name in "12") and (about.own or name != "6")
+            if (method in TARGETS) == (name in "12") and (about.proposed or name != "6")
         ]
-    return [job for job in jobs if set(job.options.get("levels", "H")) <= set(BENCHES[dataset].levels)]
+    return [job for job in jobs if set(job.options.get("levels", "H")) <= set(DATASETS[dataset].levels)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=STAGES, nargs="+", required=True)
-    parser.add_argument("--dataset", choices=sorted(BENCHES), nargs="+", required=True)
+    parser.add_argument("--dataset", choices=sorted(DATASETS), nargs="+", required=True)
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="faster runs, after a minute for each kind of network")
-    parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded photographs for the next time")
-    parser.add_argument("--turn", type=int, default=0, help="which one this is of several that share --out: 0, 1, …")
+    parser.add_argument("--again", action="store_true", help="repeat runs that are stored elsewhere than in --out")
+    parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded images for the next time")
+    parser.add_argument("--worker", type=int, default=0, help="number of this process among those that share --out")
     arguments = parser.parse_args()
     runner = Runner(
         arguments.out,
@@ -252,7 +274,8 @@ def main() -> None:
         arguments.device,
         arguments.compile,
         arguments.cache,
-        arguments.turn,
+        arguments.worker,
+        known=() if arguments.again else (RESULTS,),
     )
     for dataset in arguments.dataset:
         for name in arguments.stage:

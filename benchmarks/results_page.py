@@ -1,16 +1,15 @@
-"""docs/results.md from the files in benchmarks/results: `make results`. Nothing on that page is typed by hand."""
+"""Write docs/results.md from the files in benchmarks/results (`make results`)."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-import choosing
 import common
 import protocols
-from methods import ABLATIONS, BENCHES, FAMILIES, METHODS, SEEDS, TARGETS
-from runs import RESULTS, as_json
+from methods import ABLATIONS, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, TARGETS, row_title
+from results_data import Result, Results, mean_recalls, read, recalls, rows, spread
+from results_findings import findings, paragraph, protocol
+from runs import as_json
 from tuplet.training import published
 
 PAGE = common.ROOT / "docs" / "results.md"
@@ -18,298 +17,225 @@ IMAGES = common.ROOT / "docs" / "images"
 MEASURED = ("cub200", "cars196")
 _COLUMNS = {"recall_at_1": "R@1", "recall_at_2": "R@2", "recall_at_4": "R@4", "recall_at_8": "R@8"}
 _COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
-#: Of Recall@1: farther below what is printed than chance or another network explain.
+#: A difference of Recall@1 that neither chance nor another network explains.
 _FAR = 0.05
 
-Result = Mapping[str, Any]
 
-
-def read(folder: Path = RESULTS) -> dict[str, Result]:
-    """Every result of the protocol by its file's name; other benchmarks' files are left alone."""
-    kinds = ("row_", "search_", "chosen_", "best_", "ablation_", "curve_", "map_")
-    return {
-        path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)
-    }
-
-
-def render(results: Mapping[str, Result]) -> str:
-    """The page."""
-    parts = [_opening(), _targets(results)]
+def render(results: Results) -> str:
+    """Return the page."""
+    parts = [findings(MEASURED, results), _main_rows(results), protocol(results)]
     for dataset in MEASURED:
-        parts += [f"## {BENCHES[dataset].title}\n", _table(dataset, results)]
-    parts.append(_choice(results))
-    parts.append(_ablations(results))
-    parts.append(_figures(results))
-    parts.append(_missing(results))
-    parts.append(_commands(results))
+        parts += [f"## {DATASETS[dataset].title}\n", _table(dataset, results)]
+    parts += [_chosen(results), _ablations(results), _figures(results), _missing(results), _commands(results)]
     return "\n".join(part.rstrip() + "\n" for part in parts if part)
 
 
-def _opening() -> str:
-    return """# Results on photographs
-
-What the methods of the five papers reach under one protocol, beside what the papers print. `make results` writes this
-page from the files in `benchmarks/results`; `benchmarks/protocols.py` makes those, one a run, with `tuplet.train`.
-
-**The protocol.** ResNet-50 v1 with ImageNet weights, 512 dimensions (each of L, M and H for the multilevel row), crops
-of 224² in the photographs' true proportions, AdamW with a cosine schedule, new layers at the rate that was chosen and
-proxies at 100 times that of the network, the same number of batches of 120 images for all. A batch is built as
-the method's paper builds it: pairs (60 × 2), triplets (40 × 3), C × K with K = 5 (RAW, VTHM), 3 (ranked list) or 8 in
-uniform groups (NRA). Hyper-parameters of a loss are its paper's. The first half of the classes trains, the other half
-tests, by one centre crop; *mirrored* is Recall@1 with each vector averaged with its mirror image's, which no paper's
-column has.
-
-**The photographs** were read from copies that had been squashed to 256 × 256 pixels (WebP) with their first width and
-height beside them, by which crops get their true proportions back. The papers had the originals, most of them 500
-pixels wide in CUB-200-2011 and half of them 640 or more in Cars196; where the best recipe has more pixels than 256,
-they are interpolated. CUB-200-2011 is complete: 5,864 train and 5,924 test. Of Cars196 15 are missing: 8,048 of 8,054
-train and 8,122 of 8,131 test.
-
-**What was chosen, and on what.** Rates, length and augmentation are chosen on a third of the *training* classes
-([below](#what-was-chosen)): a run meets the test classes once, after its last step. Four decisions were made with test
-scores in sight: which training classes validate, which alternatives are tried, how often they are measured, and which
-methods choose for themselves (`benchmarks/choosing.py` tells how). So the rows are not wholly blind to the test
-classes, though no rate, length or augmentation was chosen by them. Rows marked † were measured with an earlier choice
-than the one below. The papers chose on their own terms and used GoogLeNet or BN-Inception, so their numbers say where
-a method stood, not which network is better. Values are per cent; ± is the standard deviation over seeds.
-"""
+# Tables
 
 
-def _targets(results: Mapping[str, Result]) -> str:
+def _main_rows(results: Results) -> str:
     lines = [
-        "## At a glance",
+        "## The main rows",
         "",
-        "Recall@1 of the six methods that the papers are about, with how far that is above what the method's paper",
-        "prints; and of one recipe with any loss and any number of pixels, with how far it is above what was aimed at.",
+        "Recall@1, with the difference from the number that the method's paper prints; for the best recipes (any loss,",
+        "any number of pixels) with the difference from a goal set in advance.",
         "",
-        *_lines(["method", *(BENCHES[dataset].title for dataset in MEASURED)]),
+        *_head(["method", *(DATASETS[dataset].title for dataset in MEASURED)]),
     ]
     for method, aims in TARGETS.items():
-        runs = {d: _of_kind("best", d, results) if method == "best" else _runs(d, method, results) for d in MEASURED}
-        title = "**the best recipe**" if method == "best" else METHODS[method].title
-        lines.append(_line([title, *(_beside(aims.get(dataset), runs[dataset]) for dataset in MEASURED)]))
-    tried = sum(result["kind"] == "search" for result in results.values())
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"For what stays below, {tried} trials were made on validation classes, all of them",
-            "[listed](#what-was-chosen): rates of the network and of its new layers from 5e-6 to 2e-3, one to three",
-            "times the length, crops, colours, zoom, pooling, a LayerNorm, frozen layers, averages, weight decay,",
-            "a memory of past vectors, starts that spare the network, several levels, and, for the best recipe alone,",
-            "more pixels.",
-        ]
+        title = f"**{row_title(method)}**" if method in RECIPE_ROWS else row_title(method)
+        cells = [_with_difference(aims.get(dataset), rows(dataset, method, results)) for dataset in MEASURED]
+        lines.append(_line([title, *cells]))
+    return "\n".join([*lines, *_remeasured(results)])
+
+
+def _remeasured(results: Results) -> list[str]:
+    """Say how rows that were measured again differ (remeasured.json, by benchmarks/remeasure.py)."""
+    if "remeasured" not in results:
+        return []
+    again = results["remeasured"]["rows"]
+    differences = [100 * (row["new"] - row["old"]) for row in again]
+    names = "; ".join(
+        f"{DATASETS[dataset].title}: " + ", ".join(row_title(r["row"]) for r in again if r["dataset"] == dataset)
+        for dataset in dict.fromkeys(row["dataset"] for row in again)
     )
+    text = f"""{len(again)} rows were measured again with seed 0 ({names}) after test images came to be resized with
+        antialiasing, as `tuplet embed` and `tuplet index` do: Recall@1 moved by {fmean(differences):+.2f} points on
+        average, from {min(differences):+.1f} to {max(differences):+.1f}. The tables show the first measurement."""
+    return ["", paragraph(text)]
 
 
-def _beside(aim: float | None, runs: Sequence[Result]) -> str:
-    """Recall@1 of runs, and how far that is above what was aimed at.
+def _with_difference(aim: float | None, runs: Sequence[Result]) -> str:
+    """Return Recall@1 and its difference from a number in per cent.
 
-    >>> _beside(51.0, [{"metrics": {"recall_at_1": 0.508}}])
+    >>> _with_difference(51.0, [{"metrics": {"recall_at_1": 0.508}}])
     '50.8 (−0.2)'
     """
-    found = [run["metrics"]["recall_at_1"] for run in runs if "metrics" in run]
+    found = recalls(runs)
     if not found:
         return "diverged" if runs else "–"
-    above = "" if aim is None else f" ({100 * fmean(found) - aim:+.1f})".replace("-", "−")
-    return _spread(found) + above
+    difference = "" if aim is None else f" ({100 * fmean(found) - aim:+.1f})".replace("-", "−")
+    return spread(found) + difference
 
 
-def _table(dataset: str, results: Mapping[str, Result]) -> str:
-    lines = _lines(["method", *_COLUMNS.values(), "mirrored R@1", "seeds", "the papers print R@1"])
+def _table(dataset: str, results: Results) -> str:
+    lines = _head(["method", *_COLUMNS.values(), "flip test R@1", "seeds", "R@1 in the papers"])
     for method, about in METHODS.items():
-        runs = _runs(dataset, method, results)
+        runs = rows(dataset, method, results)
         mark = " †" if any(not _current(run, results) for run in runs) else ""
         lines.append(_row(about.title + mark, runs, _printed(dataset, method)))
-    if best := _of_kind("best", dataset, results):
-        lines.append(_row(f"**the best recipe** ({METHODS[best[0]['method']].title})", best, ""))
+    for name, title in RECIPE_ROWS.items():
+        if best := rows(dataset, name, results):
+            lines.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
     return "\n".join([*lines, *_far_below(dataset, results)])
 
 
-def _far_below(dataset: str, results: Mapping[str, Result]) -> list[str]:
-    """Which rows stay far below every number that is printed, and who chose their rates."""
+def _far_below(dataset: str, results: Results) -> list[str]:
+    """Name the rows that stay far below every printed number, and the method that chose their options."""
     listed = []
-    for method, about in METHODS.items():
-        found = [run["metrics"]["recall_at_1"] for run in _runs(dataset, method, results) if "metrics" in run]
-        printed = [row.metrics["recall_at_1"] for row in published(dataset, method)]
-        if found and printed and fmean(found) < min(printed) - _FAR and method not in TARGETS:
-            chooser = FAMILIES[about.family]
-            rates = "its own" if chooser == method else f"those of {METHODS[chooser].title}"
-            listed.append(f"{about.title} (by {100 * (min(printed) - fmean(found)):.1f}, rates: {rates})")
-    if not listed:
-        return []
-    return [
-        "",
-        f"Below what is printed by more than {100 * _FAR:g} points: {'; '.join(listed)}.",
-    ]
+    for method, found in mean_recalls(dataset, results).items():
+        lowest = min((row.metrics["recall_at_1"] for row in published(dataset, method)), default=0.0)
+        if found < lowest - _FAR and method not in TARGETS:
+            chooser = FAMILIES[METHODS[method].family]
+            options = "its own options" if chooser == method else f"options of {METHODS[chooser].title}"
+            listed.append(f"{METHODS[method].title} (by {100 * (lowest - found):.1f}; {options})")
+    return ["", f"More than {100 * _FAR:g} points below the papers: {', '.join(listed)}."] if listed else []
 
 
-def _current(run: Result, results: Mapping[str, Result]) -> bool:
-    """Whether a run has the options that are chosen now."""
+def _current(run: Result, results: Results) -> bool:
+    """Return whether a run has the options that are chosen now."""
     choice = results.get(f"chosen_{run['dataset']}")
     if choice is None:
         return False
     planned = as_json(protocols.row(run["dataset"], run["method"], run["seed"], choice).options)
-    return {name: value for name, value in run["options"].items() if name != "compile"} == planned
+    return run["options"] == planned
 
 
 def _row(title: str, runs: Sequence[Result], printed: str) -> str:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
         return _line([title, "diverged" if runs else "–", *["–"] * len(_COLUMNS), str(len(runs)), printed])
-    cells = [_spread([metrics[name] for metrics in good]) for name in _COLUMNS]
-    mirrored = _spread([metrics["mirrored"]["recall_at_1"] for metrics in good])
-    return _line([title, *cells, mirrored, str(len(runs)), printed])
-
-
-def _runs(dataset: str, method: str, results: Mapping[str, Result]) -> list[Result]:
-    return [run for run in _of_kind("row", dataset, results) if run["method"] == method]
-
-
-def _of_kind(kind: str, dataset: str, results: Mapping[str, Result]) -> list[Result]:
-    """In the order of their files' names, and so of their seeds."""
-    return [result for result in results.values() if (result["kind"], result["dataset"]) == (kind, dataset)]
+    cells = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
+    flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
+    return _line([title, *cells, flipped, str(len(runs)), printed])
 
 
 def _printed(dataset: str, method: str) -> str:
-    rows = published(dataset, method)
-    return "; ".join(f"{100 * row.metrics['recall_at_1']:.4g} ({row.paper}, {row.network}, {row.dim})" for row in rows)
+    return "; ".join(
+        f"{100 * row.metrics['recall_at_1']:.4g} ({row.paper}, {row.network}, {row.dim})"
+        for row in published(dataset, method)
+    )
 
 
-def _spread(values: Sequence[float]) -> str:
-    """A mean in per cent, with its deviation where there are several.
-
-    >>> _spread([0.5]), _spread([0.5, 0.52])
-    ('50.0', '51.0 ± 1.4')
-    """
-    mean = f"{100 * fmean(values):.1f}"
-    return mean if len(values) == 1 else f"{mean} ± {100 * stdev(values):.1f}"
+# What the search chose, what the papers vary, figures, commands
 
 
-def _choice(results: Mapping[str, Result]) -> str:
-    lines = [
-        "## What was chosen",
-        "",
-        "The middle third of the training classes measures and the others train, for",
-        f"{BENCHES['cub200'].short} steps. A run of the tables trains on half as many classes again, for",
-        f"{choosing.LONGER:g} times the steps. One coordinate is tried after another, each alternative beside the best",
-        f"so far. It is taken if it raises Recall@1 by {100 * choosing.MARGIN:g} points at least, or MAP@R where",
-        "Recall@1 is a tie, else the cheaper one stays",
-        "(`benchmarks/choosing.py`). RAW+VTHM chooses what all methods share, then one method of each family its own.",
-    ]
-    for dataset in MEASURED:
-        chosen = results.get(f"chosen_{dataset}", {"complete": False, "shared": {}, "own": {}, "trials": []})
-        others = [name for name, result in results.items() if result in _of_kind("search", dataset, results)]
-        if not others:
-            continue
-        so_far = "" if chosen["complete"] else ", as far as the search has come"
-        lines += [
-            "",
-            f"**{BENCHES[dataset].title}**{so_far}. Shared: {_listed(chosen['shared']) or 'nothing yet'}.",
-            "",
-        ]
-        for family, own in chosen["own"].items():
-            lines.append(f"- {family}, chosen with {METHODS[FAMILIES[family]].title}: {_listed(own) or 'as shared'}")
-        if best := results.get(f"best_{dataset}"):
-            lines.append(f"- the best recipe{'' if best['complete'] else ' so far'}: {_listed(best['shared'])}")
-        lines += ["", "<details><summary>the trials: those that the rule compared, in order, then others</summary>", ""]
-        lines += _lines(["method", "validation classes", "options", "Recall@1", "MAP@R"])
-        for name in dict.fromkeys([*chosen["trials"], *others]):
-            lines.append(_trial(results[name]))
-        lines += ["", "</details>"]
-    return "\n".join(lines)
+def _chosen(results: Results) -> str:
+    lines = ["## Chosen options", ""]
+    lines += _head(["", *(DATASETS[dataset].title for dataset in MEASURED)])
+    chosen = [results.get(f"chosen_{dataset}", {"complete": False, "shared": {}}) for dataset in MEASURED]
+    if not any(choice["shared"] for choice in chosen):
+        return ""
+    lines.append(_line(["all methods", *(_listed(choice["shared"]) for choice in chosen)]))
+    for family in dict.fromkeys(family for choice in chosen for family in choice.get("per_family", ())):
+        cells = (choice.get("per_family", {}).get(family) for choice in chosen)
+        title = f"family of {METHODS[FAMILIES[family]].title}"
+        lines.append(_line([title, *("–" if cell is None else _listed(cell) or "as above" for cell in cells)]))
+    for name, title in RECIPE_ROWS.items():
+        best = [results.get(f"{name}_{dataset}", {"shared": {}})["shared"] for dataset in MEASURED]
+        if any(best):
+            lines.append(_line([title, *(_listed(options) or "–" for options in best)]))
+    unfinished = [DATASETS[d].title for d, choice in zip(MEASURED, chosen, strict=True) if not choice["complete"]]
+    return "\n".join([*lines, *([f"\nThe search is not complete on {', '.join(unfinished)}."] if unfinished else [])])
 
 
 def _listed(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
-def _trial(result: Result) -> str:
-    metrics = result.get("metrics")
-    values = [f"{100 * metrics[k]:.2f}" for k in ("recall_at_1", "map_at_r")] if metrics else ["diverged", ""]
-    classes = "middle third" if "validation_from" in result["options"] else "drawn"
-    return _line([METHODS[result["method"]].title, classes, result["about"], *values])
-
-
-def _ablations(results: Mapping[str, Result]) -> str:
-    lines: list[str] = []
+def _ablations(results: Results) -> str:
+    titles = [DATASETS[dataset].title for dataset in MEASURED]
+    lines = _head(["option", "value", *(f"R@1, {title}" for title in titles), "R@1 in the paper", "source"])
+    measured = {(r["ablation"], r["value"], r["dataset"]): r for r in results.values() if r["kind"] == "ablation"}
     for name, about in ABLATIONS.items():
-        for dataset in MEASURED:
-            runs = {r["value"]: r for r in results.values() if r.get("ablation") == name and r["dataset"] == dataset}
-            if runs:
-                lines += ["", f"**{about.title}** on {BENCHES[dataset].title}; printed: {about.where}.", ""]
-                lines += _lines(["", *about.changes])
-                lines.append(_line(["Recall@1 here", *(_recall(runs.get(value)) for value in about.changes)]))
-                if about.printed:
-                    lines.append(_line(["printed", *(f"{about.printed[value]:.1f}" for value in about.changes)]))
-    opening = ["## What the papers vary", "", "One seed, half the steps of the tables above, all else alike."]
-    return "\n".join([*opening, *lines]) if lines else ""
+        values = [value for value in about.changes if any((name, value, dataset) in measured for dataset in MEASURED)]
+        if values:
+            cells = [_cells(measured.get((name, value, dataset)) for value in values) for dataset in MEASURED]
+            printed = " / ".join(f"{about.printed[value]:.1f}" for value in values) if about.printed else "–"
+            lines.append(_line([about.title, " / ".join(values), *cells, printed, about.source]))
+    opening = ["## Options that the papers vary", "", "One seed, half the steps of the tables above.", ""]
+    return "\n".join([*opening, *lines]) if measured else ""
 
 
-def _recall(result: Result | None) -> str:
-    if result is None:
-        return "–"
-    return f"{100 * result['metrics']['recall_at_1']:.1f}" if "metrics" in result else "diverged"
+def _cells(runs: Iterable[Result | None]) -> str:
+    return " / ".join(
+        "–" if run is None else f"{100 * run['metrics']['recall_at_1']:.1f}" if "metrics" in run else "diverged"
+        for run in runs
+    )
 
 
-def _figures(results: Mapping[str, Result]) -> str:
-    lines = ["## Figures", ""]
+def _figures(results: Results) -> str:
+    lines = []
     for dataset in MEASURED:
-        title = BENCHES[dataset].title
-        nearest = f"The five nearest of some queries, {title}: a green frame is the query's class"
-        lines += _figure(f"nearest_{dataset}.jpg", f"{nearest}. After figure 5 of Angular 2017.")
-        progress = f"Progress on {title}: each loss's own value, and Recall@1 on validation classes"
-        lines += _figure(f"curves_{dataset}.png", f"{progress}. After figure 3 of N-pair 2016.")
+        title = DATASETS[dataset].title
+        lines += _figure(f"nearest_{dataset}.jpg", f"The five nearest images of some queries, {title}")
+        lines += _figure(f"curves_{dataset}.png", f"Training loss, and Recall@1 on validation classes, {title}")
+    lines += _figure("maps.png", "Fashion-MNIST in two dimensions")
     maps = ", ".join(
         f"{METHODS[r['method']].title} {100 * r['metrics']['mean_average_precision']:.1f}"
         for r in results.values()
         if r["kind"] == "map"
     )
-    about = f"Fashion-MNIST in two dimensions, after figure 4 of NRA 2019. mAP of the test examples: {maps}"
-    caveat = "One rate for all four, not searched, and one seed. On MNIST the paper has NRA highest; here it is not"
-    lines += _figure("maps.png", f"{about}. {caveat}.")
-    return "\n".join(lines) if len(lines) > 2 else ""
+    about = f"""The nearest images of some queries (a green frame is the query's class) are drawn after figure 5 of
+        Angular 2017, the learning curves after figure 3 of N-pair 2016, and the maps of Fashion-MNIST after figure 4 of
+        NRA 2019. mAP of the maps' test examples: {maps}. The maps have one seed and one learning rate, which was not
+        searched; on MNIST the paper has NRA highest."""
+    return "\n".join(["## Figures", "", paragraph(about), "", *lines]) if lines else ""
 
 
 def _figure(name: str, about: str) -> list[str]:
-    """A figure, where it was drawn (benchmarks/figures.py)."""
+    """Return a figure if it was drawn (benchmarks/figures.py)."""
     path = IMAGES / f"results_{name}"
-    return [f"![{about}](images/{path.name})", "", about, ""] if path.is_file() else []
+    return [f"![{about}](images/{path.name})", ""] if path.is_file() else []
 
 
-def _missing(results: Mapping[str, Result]) -> str:
+def _missing(results: Results) -> str:
     lines = []
     for dataset in MEASURED:
-        wanted = {method: len(SEEDS) if about.own else 1 for method, about in METHODS.items()}
-        lacking = {m: n - len(_runs(dataset, m, results)) for m, n in wanted.items()}
+        wanted = {method: len(SEEDS) if about.proposed else 1 for method, about in METHODS.items()}
+        lacking = {m: n - len(rows(dataset, m, results)) for m, n in wanted.items()}
         listed = [f"{METHODS[m].title} ({n})" for m, n in lacking.items() if n > 0]
         if listed:
-            lines.append(f"- {BENCHES[dataset].title}: {', '.join(listed)}")
-    if not lines:
-        return ""
-    opening = ["## What is still to be measured", "", "Runs that the tables lack, with their number:", ""]
-    return "\n".join([*opening, *lines])
+            lines.append(f"- {DATASETS[dataset].title}: {', '.join(listed)}")
+    return "\n".join(["## Runs that are missing", "", *lines]) if lines else ""
 
 
-def _commands(results: Mapping[str, Result]) -> str:
-    lines = ["## The command of each row", ""]
-    lines += [
-        "Each was run with the seed named last; `TUPLET_DATA` is the folder with the photographs and the weights.",
+def _commands(results: Results) -> str:
+    examples = [run for dataset in MEASURED for run in rows(dataset, "raw_vthm", results)[:1]]
+    examples += [run for name in RECIPE_ROWS for dataset in MEASURED for run in rows(dataset, name, results)[:1]]
+    lines = [
+        "## Repeat a run",
         "",
+        "Every result file in `benchmarks/results` and every row of `trials.csv` holds the `command` of its run.",
+        "`TUPLET_DATA` is the folder with the images and the weights. RAW+VTHM and the best recipes:",
+        "",
+        "```sh",
+        *(run["command"] for run in examples),
+        "```",
+        "",
+        "All runs of the tables, in stages; `--dataset glyphs` tries the protocol out in minutes:",
+        "",
+        "```sh",
+        f"python benchmarks/protocols.py --stage {' '.join(protocols.STAGES)} --dataset cub200 cars196",
+        "python benchmarks/remeasure.py --out folder --processes 5  # six rows of each dataset again, beside these",
+        "```",
     ]
-    for dataset in MEASURED:
-        runs = [run for method in METHODS for run in _runs(dataset, method, results)[:1]]
-        runs += _of_kind("best", dataset, results)[:1]
-        if runs:
-            lines += [f"<details><summary>{BENCHES[dataset].title}</summary>", "", "```sh"]
-            lines += [f"# {METHODS[run['method']].title}\n{run['command']}" for run in runs]
-            lines += ["```", "", "</details>", ""]
-    return "\n".join(lines) if len(lines) > 4 else ""
+    return "\n".join(lines) if examples else ""
 
 
-def _lines(header: Iterable[str]) -> list[str]:
-    names = list(header)
-    return [_line(names), _line(["---"] * len(names))]
+def _head(names: Iterable[str]) -> list[str]:
+    titles = list(names)
+    return [_line(titles), _line(["---"] * len(titles))]
 
 
 def _line(cells: Iterable[str]) -> str:

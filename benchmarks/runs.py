@@ -1,14 +1,14 @@
-"""Runs of `tuplet.train` as files: what to run, how long it will take, and what came of it."""
+"""Run `tuplet.train` for the tables of results: one JSON file a run, one row of trials.csv a trial."""
 
-import fcntl
 import gc
+import hashlib
 import json
 import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,33 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import common
+import trials
 import tuplet
-from methods import BENCHES, SOURCES
+from methods import DATASETS, NEAREST, SOURCES
 from tuplet import data
-from tuplet.cli.typed import flag, written
+from tuplet.atomic import lock, write_atomic
+from tuplet.cli.flags import flag, format_value
 from tuplet.data import Dataset
 
 RESULTS = common.ROOT / "benchmarks" / "results"
-#: Seconds of a step as long as nothing was measured, of a start, and of compiling a network anew.
+#: Estimates before anything was measured: seconds of a step, of starting a run and of compiling a network.
 _STEP, _START, _COMPILING = 0.035, 2.0, 60.0
 
 
 class OutOfTimeError(Exception):
-    """The next run would not end within the limit."""
+    """The next run would not end within the time limit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run: its file's name, what it is of, and the options of `tuplet.train`."""
+    """One run of `tuplet.train`.
+
+    Attributes:
+        name: the stem of its result file; a trial gets a number behind it when it is stored.
+        kind: "trial", "row", "ablation", "curve", or the name of a recipe (`methods.RECIPE_ROWS`).
+        options: the keywords of `tuplet.train`.
+        facts: further entries of its result.
+    """
 
     name: str
     kind: str
@@ -46,24 +55,35 @@ class Job:
 
     @property
     def network(self) -> str:
-        """What must be compiled for it, and is there for the jobs after it."""
-        matters = ("levels", "batch_size", "frozen_to", "frozen_batchnorm")
+        """The options that decide whether a network compiled for an earlier job can be used again."""
+        names = ("model", "levels", "batch_size", "freeze_to", "freeze_batchnorm")
         pixels = self.options.get("augment", {}).get("size", self.options.get("size"))
-        return " ".join(str(self.options.get(name)) for name in matters) + f" {pixels}"
+        return " ".join(str(self.options.get(name)) for name in names) + f" {pixels}"
+
+    def command(self, name: str | None = None) -> str:
+        """Return the command that repeats the run; `name` replaces the job's own as the name of its folder."""
+        flags = [f"{flag(name)} {shlex.quote(format_value(value))}" for name, value in self.options.items()]
+        return " ".join(["tuplet train", SOURCES[self.dataset], f"--out runs/{name or self.name}", *flags])
 
     @property
-    def command(self) -> str:
-        """What a user types to get the same run."""
-        said = [f"{flag(name)} {shlex.quote(written(value))}" for name, value in self.options.items()]
-        return " ".join(["tuplet train", SOURCES[self.dataset], f"--out runs/{self.name}", *said])
+    def lock_name(self) -> str:
+        """A file name that differs for every job."""
+        return f"{self.name}_{hashlib.sha256(json.dumps(self.options, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 class Runner:
-    """Runs jobs on data that are decoded once, and remembers what was measured.
+    """Run jobs and store their results; a job that was measured before is not repeated.
 
-    Several processes may share a folder, and with it the work: each takes a job that no other is at. With `compiled`
-    networks are compiled, which pays where there are many runs. It changes nothing but rounding. `turn` is the number
-    of this process among them.
+    Several processes may share a folder: each takes a job that no other process is running.
+
+    Args:
+        out: the folder of the results.
+        limit: seconds after which no job starts that would not end in time.
+        device: where to train.
+        compiled: compile networks. It pays for many runs and changes nothing but rounding.
+        cache: a folder that keeps the decoded images.
+        worker: the number of this process among those that share the folder.
+        known: folders with results that need not be measured again, besides `out`.
     """
 
     def __init__(
@@ -73,28 +93,32 @@ class Runner:
         device: str,
         compiled: bool = False,
         cache: Path | None = None,
-        turn: int = 0,
+        worker: int = 0,
+        known: tuple[Path, ...] = (RESULTS,),
     ) -> None:
-        self.out, self.device, self.compile, self.cache, self.turn = out, device, compiled, cache, turn
-        self.began, self.limit = time.monotonic(), limit
-        self.paces: list[float] = []
+        self.out, self.device, self.compile, self.cache, self.worker = out, device, compiled, cache, worker
+        self.known = known
+        self.started, self.limit = time.monotonic(), limit
+        self.step_seconds: list[float] = []
         self.compiled: set[str] = set()
-        self._held: tuple[str, Dataset] | None = None
+        self._loaded: tuple[str, Dataset] | None = None
         out.mkdir(parents=True, exist_ok=True)
 
-    def measured(self, job: Job) -> dict[str, Any] | None:
-        """The result of the job, if it was run with these options before."""
-        for folder in (self.out, RESULTS):
-            path = folder / f"{job.name}.json"
+    def measured(self, job: Job) -> Mapping[str, Any] | None:
+        """Return the result of the job if it was run with these options before, else None."""
+        folders, options = (self.out, *self.known), as_json(job.options)
+        if job.kind == "trial":
+            return trials.find(folders, job.dataset, job.method, options)
+        for path in (folder / f"{job.name}.json" for folder in folders):
             if path.is_file():
                 result = json.loads(path.read_text())
-                if result["options"] == as_json(job.options):
+                if result["options"] == options:
                     return result
         return None
 
-    def measure(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-        """The results of jobs, from their files or by running them; those that another process is at are waited for."""
-        results: dict[Job, dict[str, Any] | None] = dict.fromkeys(jobs)
+    def measure(self, jobs: Iterable[Job]) -> list[Mapping[str, Any]]:
+        """Return the results of all jobs; wait for those that another process is running."""
+        results: dict[Job, Mapping[str, Any] | None] = dict.fromkeys(jobs)
         while True:
             for job in (job for job, result in results.items() if result is None):
                 results[job] = self.attempt(job)
@@ -103,45 +127,57 @@ class Runner:
                 return found
             time.sleep(0.5)
 
-    def attempt(self, job: Job) -> dict[str, Any] | None:
-        """The result of the job, from its file or by running it; None while another process is at it."""
+    def attempt(self, job: Job) -> Mapping[str, Any] | None:
+        """Return the stored result of the job, or run it; None while another process is running it.
+
+        Raises:
+            OutOfTimeError: the job would not end within the limit.
+        """
         known = self.measured(job)
         if known is not None:
             return known
-        if self.spent() + self.expected(job) > self.limit:
+        if self.elapsed() + self.expected(job) > self.limit:
             raise OutOfTimeError(f"{job.name} needs about {self.expected(job):.0f} s")
-        with _alone(self.out / f".{job.name}.lock") as free:
-            # It may have been finished in between.
-            return self.measured(job) or self._measure(job) if free else None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock(trials.lock_file(self.out / job.lock_name), busy="another process runs it"))
+            except BlockingIOError:
+                return None
+            # Another process may have finished it since the first look.
+            return self.measured(job) or self._measure(job)
 
-    def _measure(self, job: Job) -> dict[str, Any]:
-        examples, began = self._data(job.dataset), time.monotonic()
+    def _measure(self, job: Job) -> Mapping[str, Any] | None:
+        examples, started = self.load_data(job.dataset), time.monotonic()
         result = self._run(job, examples)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         if "error" not in result and job.network in self.compiled:
-            self.paces.append(seconds / job.options["steps"])
+            self.step_seconds.append(seconds / job.options["steps"])
         self.compiled.add(job.network)
         result = {**result, "seconds": round(seconds, 2)}
-        write(self.out / f"{job.name}.json", result)
-        print(f"{self.spent():6.0f} s  {_summary(result)}", flush=True)
-        return result
+        if job.kind == "trial":
+            name = trials.append(self.out, job.name, result, job.command, self.known)
+        else:
+            name = job.name
+            write(self.out / f"{name}.json", result)
+        print(f"{self.elapsed():6.0f} s  {name}: {_summary(result)}", flush=True)
+        return self.measured(job)
 
     def reached(self, job: Job) -> bool:
-        """Measure the job if there is time and no other process is at it; whether its result is there."""
+        """Measure the job if time is left and no other process runs it; return whether its result is there."""
         try:
             return self.attempt(job) is not None
         except OutOfTimeError:
             return False
 
-    def spent(self) -> float:
-        """The seconds since the beginning."""
-        return time.monotonic() - self.began
+    def elapsed(self) -> float:
+        """Return the seconds since the runner was made."""
+        return time.monotonic() - self.started
 
     def expected(self, job: Job) -> float:
-        """How long the job will take at most, by what earlier ones took and by what must be compiled."""
-        pace = 1.1 * max(self.paces[-3:]) if self.paces else _STEP
-        anew = self.compile and job.network not in self.compiled
-        return pace * job.options["steps"] + _START + (_COMPILING if anew else 0.0)
+        """Estimate the seconds that the job takes at most, from earlier jobs and from what must be compiled."""
+        step = 1.1 * max(self.step_seconds[-3:]) if self.step_seconds else _STEP
+        compiling = self.compile and job.network not in self.compiled
+        return step * job.options["steps"] + _START + (_COMPILING if compiling else 0.0)
 
     def _run(self, job: Job, examples: Dataset) -> dict[str, Any]:
         result = {
@@ -149,12 +185,12 @@ class Runner:
             "dataset": job.dataset,
             "method": job.method,
             **job.facts,
-            "command": job.command,
+            "command": job.command(),
             "options": as_json(job.options),
             "device": common.machine(self.device),
             "versions": common.versions(),
         }
-        # Checkpoints and embedders are not kept; in memory they cost little.
+        # Checkpoints and models are not kept; writing them to memory costs little.
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
             try:
@@ -162,73 +198,62 @@ class Runner:
             except FloatingPointError as error:
                 return {**result, "error": str(error).split("; the batch")[0]}
             events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
-            metrics, nearest = run.metrics, _nearest(load_file(run.folder / "vectors.safetensors"))
+            metrics, saved = run.metrics, load_file(run.folder / "vectors.safetensors")
             del run
         gc.collect()
         trained = [event for event in events if event["event"] == "train"]
         rates = sorted(event["examples_per_second"] for event in trained)
-        return {
-            **result,
+        result |= {
             "metrics": metrics,
             "training_seconds": round(trained[-1]["seconds"], 2),
             "examples_per_second": round(rates[len(rates) // 2]),
-            "curve": [[event["step"], round(event["loss"], 5)] for event in trained],
-            "nearest": nearest,
-            "evaluations": [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"],
         }
+        if job.kind == "curve":
+            result["curve"] = [[event["step"], round(event["loss"], 5)] for event in trained]
+            result["evaluations"] = [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"]
+        if job.kind == "row" and job.method in NEAREST and job.options["seed"] == 0:
+            result["nearest"] = _nearest(saved)
+        return result
 
-    def _data(self, dataset: str) -> Dataset:
-        if self._held is None or self._held[0] != dataset:
-            self._held = None
-            bench = BENCHES[dataset]
-            opened = data.open(os.path.expandvars(bench.source))
-            self._held = dataset, data.hold(opened, bench.options["stored_size"], self.device, self.cache)
-        return self._held[1]
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether this process is the only one here; the lock goes with it, however it ends."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            try:
-                yield True
-            finally:
-                path.unlink(missing_ok=True)
+    def load_data(self, dataset: str) -> Dataset:
+        """Return the dataset with its images decoded on the device."""
+        if self._loaded is None or self._loaded[0] != dataset:
+            self._loaded = None
+            about = DATASETS[dataset]
+            opened = data.open(os.path.expandvars(about.source))
+            options = about.options
+            # Methods that change these options crop the squares anew, in each run.
+            size = options.get("size") or options["model_options"]["size"]
+            crop = data.CentreCrop(size, options["resize"], options.get("resize_mode", "square"))
+            self._loaded = dataset, data.hold(opened, options["stored_size"], self.device, self.cache, crop=crop)
+        return self._loaded[1]
 
 
-def _nearest(saved: Mapping[str, Tensor], queries: int = 24, count: int = 5) -> list[list[int]]:
-    """Some queries, spread over the examples, each followed by its nearest others: places in the dataset."""
-    vectors, places = saved["embeddings"], saved["indices"]
+def _nearest(saved: Mapping[str, Tensor], queries: int = 4, count: int = 5) -> list[list[int]]:
+    """Return some queries, spread over the examples, each followed by its nearest: positions in the dataset."""
+    vectors, positions = saved["embeddings"], saved["indices"]
     chosen = torch.linspace(0, len(vectors) - 1, min(queries, len(vectors))).long()
     distances = torch.cdist(vectors[chosen], vectors)
     distances[torch.arange(len(chosen)), chosen] = torch.inf
     near = distances.topk(count, largest=False).indices
-    return torch.cat([places[chosen][:, None], places[near]], 1).tolist()
+    return torch.cat([positions[chosen][:, None], positions[near]], 1).tolist()
 
 
 def write(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result: a line for each part, whole or not at all."""
+    """Write a result as JSON, one line for each entry; a reader never sees half a file."""
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
-    aside = path.with_suffix(f".{os.getpid()}.part")
-    aside.write_text(f"{{\n{lines}\n}}\n")
-    aside.replace(path)
+    with lock(trials.lock_file(path)):
+        write_atomic(path, lambda part: part.write_text(f"{{\n{lines}\n}}\n"))
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a file holds them."""
+    """Return options as they come back from a JSON file: tuples become lists."""
     return json.loads(json.dumps(options))
 
 
 def _summary(result: Mapping[str, Any]) -> str:
     if "error" in result:
-        return f"{result['method']}: {result['error']}"
-    metrics = result["metrics"]
-    shown = (
-        f"R@1 {100 * metrics['recall_at_1']:.2f} MAP@R {100 * metrics['map_at_r']:.2f} NMI {100 * metrics['nmi']:.1f}"
-    )
-    return f"{result['kind']} {result['method']} {result.get('about', '')} {shown} {result['examples_per_second']:,}/s"
+        return result["error"]
+    metrics, rate = result["metrics"], result["examples_per_second"]
+    values = {"R@1": "recall_at_1", "MAP@R": "map_at_r", "NMI": "nmi"}
+    return ", ".join(f"{title} {100 * metrics[name]:.2f}" for title, name in values.items()) + f", {rate:,} images/s"

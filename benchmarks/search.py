@@ -1,11 +1,11 @@
-"""Search beside faiss, hnswlib and usearch used bare, and the server under many clients, in one run.
+"""Measure search beside faiss, hnswlib and usearch, and the server under many clients.
 
     python benchmarks/search.py [--vectors 1000000] [--seconds 60] [--only exact,hnsw,ivf_pq,hnswlib,usearch,server]
 
 Clustered vectors of 128 dimensions, 1,000 queries drawn from the same clusters and not among them, the ten nearest by
-Euclidean distance. Each contender runs in a process of its own on all cores; the approximate ones at the least effort,
-a power of two, that finds 95 % of the ten. Bare faiss searches the very file that our index built, in turn with ours. A
-whole run writes benchmarks/results/search.json and the tables of docs/search.md.
+Euclidean distance. Each library runs in a process of its own on all cores; approximate indexes run at the least effort,
+a power of two, that finds 95 % of the ten. faiss itself searches the same file as our index, alternating with it. A
+complete run writes benchmarks/results/search.json and the tables of docs/search.md.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 import common
-import search_load
+import server_load
 
 DIM, QUERIES, K, RECALL = 128, 1_000, 10, 0.95
 CORES = os.cpu_count() or 1
 BATCHES = (64, 1_000)
-#: What finds the nearest of some queries, most often as rows of their indices.
+#: Finds the nearest of some queries, usually as rows of indices.
 Search = Callable[[np.ndarray], Any]
 
 
 def clustered(folder: Path, count: int) -> None:
-    """Write vectors and queries around count / 100 centres, whose own distances are like those within a cluster."""
+    """Write vectors and queries around count / 100 centres that are about as far apart as vectors of a cluster."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(max(1, count // 100), DIM)).astype(np.float32)
     vectors = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (count, DIM))
@@ -48,25 +48,25 @@ def load(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def timings(sides: dict[str, Search], queries: np.ndarray, singles: int) -> dict[str, dict[str, float]]:
-    """Queries a second in batches, and the percentiles of single ones; the sides take turns, so that all meet alike."""
+    """Return queries a second in batches and percentiles of single queries; the sides alternate."""
     results: dict[str, dict[str, float]] = {name: {} for name in sides}
     for batch in BATCHES:
         parts = [queries[start : start + batch] for start in range(0, len(queries), batch)]
         taken: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(3):
             for name, run in sides.items():
-                begun = time.perf_counter()
+                begin = time.perf_counter()
                 for part in parts[: max(1, singles // batch)]:
                     run(part)
-                taken[name].append((time.perf_counter() - begun) / sum(map(len, parts[: max(1, singles // batch)])))
+                taken[name].append((time.perf_counter() - begin) / sum(map(len, parts[: max(1, singles // batch)])))
         for name, seconds in taken.items():
             results[name][f"qps_{batch}"] = 1 / min(seconds)
     single: dict[str, list[float]] = {name: [] for name in sides}
     for row in range(singles):
         for name, run in sides.items():
-            begun = time.perf_counter()
+            begin = time.perf_counter()
             run(queries[row % len(queries)][None])
-            single[name].append(1000 * (time.perf_counter() - begun))
+            single[name].append(1000 * (time.perf_counter() - begin))
     for name, times in single.items():
         results[name] |= {"p50_ms": float(np.median(times)), "p99_ms": float(np.percentile(times, 99))}
     return results
@@ -78,20 +78,20 @@ def recall(found: np.ndarray, folder: Path) -> float:
 
 
 def built(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What a function makes, with its time and the pages that the process held at most beyond those before."""
-    begun = time.perf_counter()
+    """Return what a function makes, with its time and its peak memory."""
+    begin = time.perf_counter()
     result, peak = common.peak_extra(make)
-    return result, {"build_seconds": time.perf_counter() - begun, "build_mib": peak / 2**20}
+    return result, {"build_seconds": time.perf_counter() - begin, "build_mib": peak / 2**20}
 
 
 def private_mib() -> float:
-    """The memory of this process that no file backs; mapped files are the system's to keep or drop."""
+    """Return the memory of this process that is not a mapped file."""
     ctypes.CDLL(None).malloc_trim(0)
     return common.process_bytes("RssAnon") / 2**20
 
 
 def exact(folder: Path) -> list[dict[str, Any]]:
-    """Our exact search beside faiss's flat index. It writes the index that the approximate ones are built on."""
+    """Measure our exact search beside faiss's flat index, and write the index that the approximate ones use."""
     import faiss
 
     from tuplet.search import Index
@@ -108,12 +108,12 @@ def exact(folder: Path) -> list[dict[str, Any]]:
         return index
 
     index, ours = built(fill)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     index = Index.open(folder / "things.index")
-    ours["open_ms"] = 1000 * (time.perf_counter() - begun)
-    begun = time.perf_counter()
+    ours["open_ms"] = 1000 * (time.perf_counter() - begin)
+    begin = time.perf_counter()
     index.search(queries[:1])
-    ours["first_search_ms"] = 1000 * (time.perf_counter() - begun)
+    ours["first_search_ms"] = 1000 * (time.perf_counter() - begin)
     np.save(folder / "truth.npy", index.search(queries, K).rows)
     ours["mib"] = private_mib() - before
     before = private_mib()
@@ -130,8 +130,8 @@ def exact(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """Our approximate search, and bare faiss on the same file with the same effort."""
+def approximate(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Measure our approximate search, and faiss on the same file with the same effort."""
     import faiss
 
     from tuplet.search import Index
@@ -142,9 +142,9 @@ def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
     about, ours = built(lambda: index.build_approximate(kind, RECALL))
     ours["build_seconds"] = about.seconds
     index = Index.open(folder / "things.index")
-    before, begun = private_mib(), time.perf_counter()
+    before, begin = private_mib(), time.perf_counter()
     index.search(queries[:1])
-    ours |= {"first_search_ms": 1000 * (time.perf_counter() - begun), "stated_recall": about.recall_at_10}
+    ours |= {"first_search_ms": 1000 * (time.perf_counter() - begin), "stated_recall": about.recall_at_10}
     index.search(queries)
     ours["mib"] = private_mib() - before
     before = private_mib()
@@ -152,7 +152,7 @@ def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
     if kind == "hnsw":
         graph: Any = faiss.downcast_index(bare.index)
         graph.hnsw.efSearch = about.effort
-    else:  # faiss's own way to order compressed candidates by the vectors themselves
+    else:  # faiss orders compressed candidates by the vectors themselves with IndexRefine
         bare.nprobe, flat = about.effort, faiss.IndexFlatL2(DIM)
         for start in range(0, len(vectors), 1 << 16):
             flat.add(np.ascontiguousarray(vectors[start : start + (1 << 16)]))
@@ -178,10 +178,10 @@ def through_faiss(folder: Path, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def peer(
+def measure_graph(
     folder: Path, name: str, make: Callable[[np.ndarray], Any], at: Callable[[Any, int], Search]
 ) -> dict[str, Any]:
-    """A graph of another library, of the same width and built with the same effort."""
+    """Measure a graph of another library, as wide as ours and built with the same effort; `at` sets its effort."""
     vectors, queries = load(folder)
     before = private_mib()
     index, row = built(lambda: make(vectors))
@@ -191,7 +191,7 @@ def peer(
         effort *= 2
         found = recall(at(index, effort)(queries), folder)
     run = at(index, effort)
-    return {"name": f"{name}, effort {effort}", **row, **timings({"it": run}, queries, 1_000)["it"], "recall": found}
+    return {"name": f"{name}, effort {effort}", **row, **timings({name: run}, queries, 1_000)[name], "recall": found}
 
 
 def hnswlib_graph(folder: Path) -> list[dict[str, Any]]:
@@ -208,7 +208,7 @@ def hnswlib_graph(folder: Path) -> list[dict[str, Any]]:
         index.set_ef(effort)
         return lambda q: index.knn_query(q, K, num_threads=CORES)[0].astype(np.int64)
 
-    return [peer(folder, "hnswlib", make, at)]
+    return [measure_graph(folder, "hnswlib", make, at)]
 
 
 def usearch_graph(folder: Path) -> list[dict[str, Any]]:
@@ -225,13 +225,13 @@ def usearch_graph(folder: Path) -> list[dict[str, Any]]:
         index.expansion_search = effort
         return lambda q: np.atleast_2d(index.search(q, K, threads=CORES).keys).astype(np.int64)
 
-    return [peer(folder, "usearch", make, at)]
+    return [measure_graph(folder, "usearch", make, at)]
 
 
 PARTS: dict[str, tuple[Callable[..., list[dict[str, Any]]], tuple[str, ...]]] = {
     "exact": (exact, ()),
-    "hnsw": (through_faiss, ("hnsw",)),
-    "ivf_pq": (through_faiss, ("ivf_pq",)),
+    "hnsw": (approximate, ("hnsw",)),
+    "ivf_pq": (approximate, ("ivf_pq",)),
     "hnswlib": (hnswlib_graph, ()),
     "usearch": (usearch_graph, ()),
 }
@@ -245,10 +245,10 @@ def report(rows: list[dict[str, Any]], count: int, versions: dict[str, str]) -> 
         "| | recall@10 | queries/s, batches of 64 | of 1,000 | one query: p50 | p99 | build | private memory |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    shown = [("recall", "{:.3f}"), ("qps_64", "{:,.0f}"), ("qps_1000", "{:,.0f}"), ("p50_ms", "{:.2f} ms"),
+    columns = [("recall", "{:.3f}"), ("qps_64", "{:,.0f}"), ("qps_1000", "{:,.0f}"), ("p50_ms", "{:.2f} ms"),
              ("p99_ms", "{:.2f} ms"), ("build_seconds", "{:,.0f} s"), ("mib", "{:,.0f} MiB")]  # fmt: skip
     for row in rows:
-        cells = [form.format(row[key]) if key in row else "" for key, form in shown]
+        cells = [form.format(row[key]) if key in row else "" for key, form in columns]
         lines.append(f"| {row['name']} | {' | '.join(cells)} |")
     by_name = {row["name"]: row for row in rows}
     first = by_name.get("ours, exact")
@@ -260,11 +260,8 @@ def report(rows: list[dict[str, Any]], count: int, versions: dict[str, str]) -> 
         if bare and row is not bare:
             share = 100 * (bare["qps_64"] / row["qps_64"] - 1)
             more = row["p50_ms"] - bare["p50_ms"]
-            times = f", {row['qps_64'] / first['qps_64']:.0f} × exact's rate" if first else ""
-            lines += [
-                "",
-                f"{row['name']}: over bare faiss {share:+.1f} % in batches of 64, {more:+.2f} ms on one{times}.",
-            ]
+            times = f", {row['qps_64'] / first['qps_64']:.0f} × the rate of exact search" if first else ""
+            lines += ["", f"{row['name']}, over faiss: {share:+.1f} % in batches of 64, {more:+.2f} ms on one{times}."]
     return "\n".join(lines)
 
 
@@ -272,12 +269,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--seconds", type=int, default=60, help="of load on the server, for each kind of request")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="seconds of load on the server for each kind of request"
+    )
     parser.add_argument("--only", default=",".join([*PARTS, "server"]), help="nothing is written unless all are run")
     arguments = parser.parse_args()
     wanted = arguments.only.split(",")
     if any(part in wanted for part in PARTS):
-        wanted = ["exact", *(part for part in wanted if part != "exact")]  # it makes the index and the truth
+        wanted = ["exact", *(part for part in wanted if part != "exact")]  # it writes the index and the true neighbours
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as temporary:
         folder = Path(temporary)
@@ -288,9 +287,9 @@ def main() -> None:
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                     rows += pool.submit(run, folder, *options).result()
                 print(*rows[-3:], sep="\n")
-        load_rows = search_load.measure(arguments.clients, arguments.seconds) if "server" in wanted else []
+        load_rows = server_load.measure(arguments.clients, arguments.seconds) if "server" in wanted else []
     versions = common.versions("faiss-cpu", "hnswlib", "usearch", "fastapi", "uvicorn")
-    vectors_table, server_table = report(rows, arguments.vectors, versions), search_load.report(load_rows)
+    vectors_table, server_table = report(rows, arguments.vectors, versions), server_load.report(load_rows)
     print(vectors_table, server_table, sep="\n\n")
     if set(wanted) == {*PARTS, "server"}:
         data = {"machine": common.machine(), "versions": versions, "vectors": arguments.vectors}

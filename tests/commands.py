@@ -1,4 +1,4 @@
-"""The command as users have it: a process of its own, in a folder of its own."""
+"""Run the command line in a test, as a process or inside the test."""
 
 import os
 import subprocess
@@ -7,9 +7,9 @@ from contextlib import chdir
 
 from typer.testing import CliRunner
 
-from tuplet.cli import _app
+from tuplet.cli import make_app
 
-#: A network and a run so small that a test need not wait for them.
+#: Options of a run that takes about a second.
 SMALL = (
     *("--model", "convnet", "--model-options", "size=32,channels=3", "--dim", "8"),
     *("--steps", "4", "--device", "cpu"),
@@ -21,27 +21,27 @@ def environment():
 
 
 def tuplet(*words, cwd, **options):
-    """Run `tuplet WORDS`, and give back the finished process."""
+    """Run `tuplet WORDS` as a process and return the finished process."""
     command = [sys.executable, "-m", "tuplet", *map(str, words)]
     settings = {"capture_output": True, "text": True, "timeout": 120, "env": environment(), **options}
     return subprocess.run(command, cwd=cwd, check=False, **settings)
 
 
 def typed(*words, cwd):
-    """The same within this process, which spares the start of another: for what is the same in both."""
+    """Run `tuplet WORDS` inside this process, which is faster."""
     with chdir(cwd):
-        return CliRunner().invoke(_app(words[0]), [str(word) for word in words])
+        return CliRunner().invoke(make_app(words[0]), [str(word) for word in words])
 
 
 def succeeded(done):
-    """What a command printed, if all went well."""
+    """Check that a command succeeded and return its standard output."""
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
 
 
 def refused(done, code=1):
-    """The one sentence of a command that could not do what it was told."""
+    """Check that a command failed with one line on standard error and return the line."""
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("tuplet: warning:")]

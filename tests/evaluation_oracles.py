@@ -1,11 +1,11 @@
-"""Literal loops in Python floats: what each retrieval metric means, without a thought for speed."""
+"""Retrieval metrics as literal loops over Python floats."""
 
 import itertools
 import math
 
 
 def score(a, b, metric):
-    """Higher is nearer."""
+    """Return the score of two vectors; higher is nearer."""
     a, b = [float(v) for v in a], [float(v) for v in b]
     if metric == "euclidean":
         return -sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
@@ -17,14 +17,14 @@ def score(a, b, metric):
 
 
 def scored_list(query, label, own, gallery, gallery_labels, metric):
-    """(score, is positive) of every gallery member but the query itself."""
+    """Return (score, is positive) of every gallery member but the query itself."""
     return [
         (score(query, member, metric), bool(label == gallery_labels[j])) for j, member in enumerate(gallery) if j != own
     ]
 
 
 def orders(scored, ties):
-    """Every order of the list that the rule for ties allows, as lists of "is positive"."""
+    """Return every order of the list that the rule for ties allows, as lists of "is positive"."""
     if ties == "pessimistic":
         return [[right for _, right in sorted(scored, key=lambda item: (-item[0], item[1]))]]
     if ties == "optimistic":
@@ -39,7 +39,7 @@ def orders(scored, ties):
 
 
 def measure(hits, name):
-    """One metric of one ordered list."""
+    """Return one metric of one ordered list."""
     relevant = sum(hits)
     if name.startswith("recall_at_"):
         return float(any(hits[: int(name.removeprefix("recall_at_"))]))
@@ -55,7 +55,7 @@ def measure(hits, name):
 
 
 def per_query(embeddings, labels, gallery, gallery_labels, metric, ties, name):
-    """A metric of each query; the queries are their own gallery where none is given."""
+    """Return a metric of each query; without a gallery the queries search among themselves."""
     alone = gallery is None
     members, member_labels = (embeddings, labels) if alone else (gallery, gallery_labels)
     values = []

@@ -1,4 +1,4 @@
-"""Small run folders, written by hand as a training run would write them, from real files."""
+"""Write small run folders in the format of training, from real files."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SETTINGS = {"loss": "multi_similarity", "loss_options": {}, "model": "convnet", 
 
 
 def draw_folder(folder, names, each=6, size=(40, 32)):
-    """A folder a class, with polygons that differ in colour and turn."""
+    """Draw a folder of images per class: polygons in random colours and rotations."""
     random = np.random.default_rng(0)
     for number, name in enumerate(names):
         (folder / name).mkdir(parents=True)
@@ -29,7 +29,7 @@ def draw_folder(folder, names, each=6, size=(40, 32)):
 
 
 def vectors_for(labels, dim=8, noise=0.5, seed=0):
-    """Unit vectors around a centre a class, near enough to be confused now and then."""
+    """Return unit vectors around one centre per class; larger noise confuses the classes."""
     draw = torch.Generator().manual_seed(seed)
     centres = torch.randn(int(labels.max()) + 1, dim, generator=draw)
     scattered = centres[labels] + noise * torch.randn(len(labels), dim, generator=draw)
@@ -37,7 +37,7 @@ def vectors_for(labels, dim=8, noise=0.5, seed=0):
 
 
 def write_run(folder, data, source, *, noise=0.5, rows=None, **settings):
-    """A finished run whose test split is all of the data, or the given rows."""
+    """Write a finished run whose test split is the whole dataset or the given rows."""
     folder.mkdir(parents=True, exist_ok=True)
     indices = torch.arange(len(data)) if rows is None else torch.tensor(rows)
     labels = data.labels[indices]
@@ -59,7 +59,7 @@ def write_run(folder, data, source, *, noise=0.5, rows=None, **settings):
     return folder
 
 
-def picture_run(place, names=("ant", "bee", "cat", "dog", "elk", "fox"), **options):
-    """A run over a folder of pictures."""
+def image_run(place, names=("ant", "bee", "cat", "dog", "elk", "fox"), **options):
+    """Write a run over a folder of images."""
     photos = draw_folder(Path(place) / "photos", names)
     return write_run(Path(place) / "run", datasets.open(photos), photos, **options)

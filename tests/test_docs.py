@@ -1,17 +1,22 @@
-"""The code blocks of README and docs run as they stand, and the API reference names everything public."""
+"""The code of README, docs and notebooks runs as it stands; the site has no broken link and names everything public."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
+import nbformat
 import pytest
+import torch
+from nbclient import NotebookClient
 
 import tuplet
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -30,7 +35,16 @@ def blocks(page):
     return [SESSION.format(block=block, page=page.name) if ">>>" in block else block for block in found]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+#: Short pages run inside the test, without the seconds that an import of torch takes.
+SHORT = [page for page in PAGES if page.parent.parent == ROOT / "docs" and blocks(page)]
+LONG = [page for page in PAGES if page not in SHORT and blocks(page)]
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", LONG, ids=name_of)
 def test_code_blocks_run(page, tmp_path):
     """A page is one story: its blocks run in order, in one fresh process and an empty folder."""
     script = tmp_path / "page.py"
@@ -39,19 +53,68 @@ def test_code_blocks_run(page, tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_reference_names_everything_public(tmp_path):
-    called = "from pdoc.__main__ import cli; from tuplet import load, train; cli()"
-    options = "--docformat google --template-directory docs/reference --output-directory"
-    assert f"'{called}' \\\n\t\t{options} site tuplet" in (ROOT / "Makefile").read_text()
-    command = [sys.executable, "-c", called, *options.split(), tmp_path, "tuplet"]
-    built = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300)
-    assert "Warn" not in built.stderr
+@pytest.mark.parametrize("page", SHORT, ids=name_of)
+def test_code_blocks_of_short_pages_run(page, tmp_path):
+    with chdir(tmp_path), torch.random.fork_rng():
+        exec(compile("\n\n".join(blocks(page)), page.name, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.ipynb")), ids=name_of)
+def test_notebooks_run(path, tmp_path):
+    """A notebook is stored without outputs, and all of its cells run."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "clear the outputs before you save it"
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site as `make docs` does; a broken link or anchor is an error there."""
+    assert "\t$(BIN)/mkdocs build --strict\n" in (ROOT / "Makefile").read_text()
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_reference_names_everything_public(site):
     rooms = [getattr(tuplet, name) for name in tuplet.__all__]
-    for module in (tuplet, *filter(inspect.ismodule, rooms)):
-        page = tmp_path.joinpath(*module.__name__.split(".")).with_suffix(".html").read_text()
+    for module in filter(inspect.ismodule, rooms):
+        page = site.joinpath("reference", module.__name__.split(".")[1]).with_suffix(".html").read_text()
         assert "ScriptModule" not in page, "torch's own docstring is repeated"
-        missing = [name for name in public(module) if f'id="{name}"' not in page]
+        missing = [name for name in public(module) if f'id="{module.__name__}.{name}"' not in page]
         assert not missing, f"{module.__name__} lacks {missing} in the reference"
+    front = (site / "reference/index.html").read_text()
+    assert all(f'id="tuplet.{name}"' in front for name in ("evaluate", "load", "train"))
+
+
+def test_site_loads_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|img|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="(https?:[^"]*)"', page.read_text()
+        )
+        assert not loaded, f"{page.name} loads {loaded}"
+
+
+def test_first_page_has_the_measured_numbers():
+    """The rows beside pytorch-metric-learning are those of the performance page."""
+    measured = {row[0]: row for row in table_rows(ROOT / "docs/performance.md", columns=8)}
+    rows = [row for row in table_rows(ROOT / "docs/index.md", columns=6) if row[0] in measured]
+    assert len(rows) == 5
+    for size, ours, theirs, faster, memory, their_memory in rows:
+        plain = [cell.removesuffix(" ms").removesuffix(" MiB") for cell in (ours, theirs, faster, memory, their_memory)]
+        n, ms, _, _, pml, ratio, mib, pml_mib = measured[size]
+        assert plain == [ms, pml, ratio, mib, pml_mib], n
+
+
+def table_rows(page, columns):
+    """Return the rows of all tables of a page that have this many columns."""
+    lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if len(row) == columns]
 
 
 def public(module):

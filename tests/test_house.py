@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "tuplet"
-TOOLS = ["extras", "progress", "counter", "durable", "rights", "shown", "labels"]
+TOOLS = ["extras", "progress", "cancel", "errors", "atomic", "rng", "labels"]
 ROOMS = [
     *TOOLS,
-    *["data", "sampling", "models", "rows", "mining", "losses"],
-    *["evaluation", "training", "search", "reports", "cli"],
+    *["images", "data", "sampling", "models", "embedding", "rows", "mining", "losses"],
+    *["evaluation", "training", "audit", "search", "reports", "cli"],
 ]
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__main__.py" and path.parent != SOURCE]
 MODULES += [path for path in sorted(SOURCE.glob("*.py")) if path.stem not in ("__init__", "__main__")]

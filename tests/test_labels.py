@@ -1,4 +1,4 @@
-"""One idea of a label in all rooms: an integer. A truth value is none, since it is more often a mask than a class."""
+"""Labels are integers everywhere. Booleans are refused, because they are more often a mask than classes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tuplet.data import Dataset, from_features, from_images
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([True, True, False, False])
-ROOMS = {
+USES = {
     "data of features": lambda labels: from_features(X, labels),
     "data of images": lambda labels: from_images(torch.zeros(4, 5, 5, dtype=torch.uint8), labels),
     "data with names": lambda labels: from_features(X, labels, class_names=["no", "yes"]),
@@ -17,30 +17,30 @@ ROOMS = {
     "evaluation": lambda labels: evaluation.recall_at_k(X, labels),
     "clusters": lambda labels: evaluation.nmi(labels, [0, 0, 1, 1]),
 }
-every_room = pytest.mark.parametrize("use", ROOMS.values(), ids=ROOMS)
+every_use = pytest.mark.parametrize("use", USES.values(), ids=USES)
 
 
-@every_room
+@every_use
 @pytest.mark.parametrize("labels", [MASK, MASK.numpy(), MASK.tolist()], ids=["tensor", "array", "list"])
-def test_truth_values_are_no_labels(use, labels):
+def test_booleans_are_refused(use, labels):
     with pytest.raises(TypeError, match=r"labels must be integers.*, got bool; .*return_inverse=True"):
         use(labels)
 
 
-@every_room
+@every_use
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_tensors_of_other_numbers_are_none_either(use, kind):
+def test_floating_point_labels_are_refused(use, kind):
     with pytest.raises(TypeError, match=rf"labels must be integers.*, got {str(kind)[6:]}; .*return_inverse=True"):
         use(MASK.to(kind))
 
 
-@every_room
+@every_use
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
-def test_integers_of_all_widths_are(use, kind):
+def test_integers_of_all_widths_are_accepted(use, kind):
     use(MASK.numpy().astype(kind))
 
 
-def test_truth_values_are_no_labels_of_losses_memories_and_datasets_either():
+def test_losses_memories_and_datasets_refuse_booleans():
     loss, bank = losses.RAWLoss(), losses.MemoryBank(4, 3)
     for use in (
         lambda: loss(X, MASK),
@@ -56,7 +56,7 @@ def test_truth_values_are_no_labels_of_losses_memories_and_datasets_either():
 
 @pytest.mark.parametrize("odd", [float("nan"), None, 3, True], ids=str)
 @pytest.mark.parametrize("kind", [list, lambda names: np.array(names, dtype=object)], ids=["list", "array"])
-def test_names_with_something_else_among_them_are_refused(odd, kind):
-    """Numpy makes text of the whole list, and so a class of its own of a name that is missing."""
+def test_names_mixed_with_other_values_are_refused(odd, kind):
+    """numpy would convert the whole list to text, and a missing name would become a class."""
     with pytest.raises(TypeError, match=f"labels must be integers or names, got {odd} among names; name every class"):
         from_features(X, kind(["ant", "ant", "bee", odd]))

@@ -1,4 +1,4 @@
-"""docs/performance.md is what its benchmark made of its figures, and the benchmark measures what it says."""
+"""docs/performance.md is generated from the stored figures, and the GPU benchmark measures what the page says."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from troubled_jobs import broken, clock, dying, fine, slow_start, stuck, where
-from tuplet.rows.engine import COMPILED_ENTRIES
+from scheduler_jobs import clock, exits, hangs, raises, slow_start, thread_cores, works
+from tuplet.rows.paths import COMPILED_ENTRIES
 
 ROOT = Path(__file__).parents[1]
 METHOD = "multi-similarity (RAW, valid triplets)"
@@ -18,13 +18,13 @@ METHOD = "multi-similarity (RAW, valid triplets)"
 
 @pytest.fixture
 def bench(monkeypatch):
-    """The benchmark's modules, which import each other by their bare names."""
+    """Import modules of the benchmarks by their bare names."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return import_module
 
 
 def phase(rows, began="10:00", ended="10:01", versions="2"):
-    """What is saved of one."""
+    """Return the stored figures of a phase."""
     made = {"machine": "machine", "versions": {"torch": versions}}
     return made | {"began": began, "ended": ended, "seconds": 3.0, "rows": rows}
 
@@ -46,11 +46,11 @@ def test_page_is_current(bench):
 
 
 def test_figures_become_a_page(bench, tmp_path):
-    """Every kind of figure, measured at tiny sizes on the CPU, stands in its place."""
-    jobs, page, losses = bench("performance_jobs"), bench("performance_page"), bench("performance").INDEX
-    half, precise = {"size": 24, "dtype": "bfloat16"}, bench("performance_accuracy").accuracy
+    """Measure every kind of figure at tiny sizes on the CPU and find it on the page."""
+    jobs, page, losses = bench("gpu_measurements"), bench("performance_page"), bench("gpu_benchmark").INDEX
+    half, precise = {"size": 24, "dtype": "bfloat16"}, bench("gpu_gradient_error").gradient_errors
     rows = [
-        row_of(jobs.floor([(24, torch.bfloat16), (180, torch.float32)], "cpu")),
+        row_of(jobs.products([(24, torch.bfloat16), (180, torch.float32)], "cpu")),
         row_of(jobs.one_loss(losses[METHOD], [(24, torch.bfloat16, True)], "cpu"), loss=METHOD, **half),
         row_of(precise([losses[METHOD]], 64, "cpu"), loss=METHOD, size=64),
         row_of(precise([losses["triplet, hardest"]], 64, "cpu"), loss="triplet, hardest", size=64),
@@ -73,10 +73,10 @@ def test_figures_become_a_page(bench, tmp_path):
     assert all(1e-4 < error < 5e-3 for error in errors)
     assert all(f"{error:.1e}" in found["performance accuracy"] for error in errors)
     assert "| error of the gradient, float32 vectors | 1e-4 |" in found["performance targets"]
-    least = (
-        "The least that autograd takes here: 0.15 and 0.125 ms; waited for on one core after another: 0.13 to 0.22 ms"
+    minimal = (
+        "A minimal autograd step takes 0.15 ms, 0.125 queued; 0.13 to 0.22 ms over all cores; 0.23 ms if it is not"
     )
-    assert least in found["performance targets"]
+    assert minimal in found["performance targets"]
     assert "| 2 of 20, from 8 to 12 |" in found["performance first calls"]
     rows[5]["cut_short"] = "was stopped after 60 s"
     assert "from 8 to 12; the next was stopped after 60 s |" in page.sections(figures)["performance first calls"]
@@ -86,9 +86,9 @@ def test_figures_become_a_page(bench, tmp_path):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_peer_that_was_measured_holds_nothing(bench, fails):
-    """Its memory would be missing for the next one, which would then seem to run out of it."""
-    jobs, taken = bench("performance_jobs"), []
+def test_a_measured_peer_keeps_no_memory(bench, fails):
+    """Memory that it kept would be missing for the next peer."""
+    jobs, taken = bench("gpu_measurements"), []
 
     class Peer:
         def peer_bytes(self, size):
@@ -106,31 +106,33 @@ def test_a_peer_that_was_measured_holds_nothing(bench, fails):
             taken.append(weakref.ref(batch))
             return step
 
-    steps = jobs.beside(Peer(), 64, torch.float32, "cpu")
+    steps = jobs.measure_peer(Peer(), 64, torch.float32, "cpu")
     assert next(steps) == {"left_out": "not done in time"}
     assert next(steps)["left_out"] == ("fails" if fails else None)
     assert not [x for x in taken if x() is not None]
 
 
-def test_jobs_take_turns_and_keep_what_they_found(bench):
-    turns = bench("performance_turns")
-    troubled = [
-        turns.Job(function, (), ({}, {"job": function.__name__}), turn_s=1) for function in (stuck, broken, dying)
+def test_jobs_alternate_and_keep_what_they_found(bench):
+    scheduler = bench("gpu_scheduler")
+    failing = [
+        scheduler.Job(function, (), ({}, {"job": function.__name__}), step_seconds=1)
+        for function in (hangs, raises, exits)
     ]
-    well = [turns.Job(fine, (name,), ({}, {})) for name in "ab"]
-    rows = [dict(row) for row in turns.in_turn([*well, *troubled], ready_s=60)]
+    working = [scheduler.Job(works, (name,), ({}, {})) for name in "ab"]
+    rows = [dict(row) for row in scheduler.run_in_turns([*working, *failing], ready_seconds=60)]
     assert rows == [
         *({"first": "a"}, {"first": "b"}, {"found": 1}, {"second": "a"}, {"second": "b"}),
-        *({"found": 1, "cut_short": "was stopped after 1 s"}, {"job": "stuck", "failed": "was stopped after 1 s"}),
-        *({"failed": "ValueError: no such thing"}, {"job": "broken", "failed": "ValueError: no such thing"}),
-        *({"failed": "its process ended with code 3"}, {"job": "dying", "failed": "its process ended with code 3"}),
+        *({"found": 1, "cut_short": "was stopped after 1 s"}, {"job": "hangs", "failed": "was stopped after 1 s"}),
+        *({"failed": "ValueError: no such thing"}, {"job": "raises", "failed": "ValueError: no such thing"}),
+        *({"failed": "its process ended with code 3"}, {"job": "exits", "failed": "its process ended with code 3"}),
     ]
 
 
-def test_jobs_in_one_process_take_the_same_turns(bench):
-    turns = bench("performance_turns")
-    job = turns.one_process([turns.Job(fine, (name,), ({}, {"of": name})) for name in "ab"] + [turns.Job(clock, ())])
-    first_a, first_b, clocked, *second = (dict(row) for row in turns.in_turn([job], ready_s=60))
+def test_jobs_in_one_process_alternate_likewise(bench):
+    scheduler = bench("gpu_scheduler")
+    several = [scheduler.Job(works, (name,), ({}, {"of": name})) for name in "ab"]
+    job = scheduler.one_process([*several, scheduler.Job(clock, ())])
+    first_a, first_b, clocked, *second = (dict(row) for row in scheduler.run_in_turns([job], ready_seconds=60))
     assert [first_a, first_b] == [{"first": "a"}, {"first": "b"}]
     assert clocked["process"] != os.getpid()
     assert second == [{"of": "a", "second": "a"}, {"of": "b", "second": "b"}]
@@ -138,43 +140,45 @@ def test_jobs_in_one_process_take_the_same_turns(bench):
 
 class TestPhases:
     def test_plans(self, bench):
-        """Every loss is measured at N = 180, alone as long as nothing is compiled; a ratio's floor with its loss."""
-        performance, jobs = bench("performance"), bench("performance_jobs")
+        """Small batches are never compiled and large ones always; every size has its matrix products."""
+        benchmark, jobs = bench("gpu_benchmark"), bench("gpu_measurements")
         found = {}
-        for phase in performance.PHASES:
-            plan = performance.plan(phase, "cpu")
+        for phase in benchmark.PHASES:
+            plan = benchmark.plan(phase, "cpu")
             found[phase] = [
                 (row["loss"], row["size"], row["dtype"]) for job in plan for row in job.rows if "dtype" in row
             ]
-            (floors,) = (job.arguments[0] for job in plan if job.function is jobs.floor)
-            assert {(size, dtype) for _, size, dtype in found[phase]} <= {(n, jobs.name(kind)) for n, kind in floors}
+            (sizes,) = (job.arguments[0] for job in plan if job.function is jobs.products)
+            assert {(size, dtype) for _, size, dtype in found[phase]} <= {
+                (n, jobs.dtype_name(kind)) for n, kind in sizes
+            }
             compiled = [size**2 >= COMPILED_ENTRIES for _, size, _ in found[phase]]
             assert any(compiled) == all(compiled) == (phase == "large")
-        assert {loss for loss, *look in found["small"] if look == [180, "float32"]} == set(performance.INDEX)
+        assert {loss for loss, *setting in found["small"] if setting == [180, "float32"]} == set(benchmark.INDEX)
         everything = found["small"] + found["large"]
         assert len(set(everything)) == len(everything)
 
     @pytest.fixture
     def run(self, bench, monkeypatch, tmp_path):
-        """Phases of two jobs each that tell the time; what is saved afterwards."""
-        performance, common, turns = bench("performance"), bench("common"), bench("performance_turns")
+        """Run phases of two jobs each that report the time; return the stored figures."""
+        benchmark, common, scheduler = bench("gpu_benchmark"), bench("common"), bench("gpu_scheduler")
         monkeypatch.setattr(common, "ROOT", tmp_path)
         written = []
-        monkeypatch.setattr(performance.performance_page, "write", written.append)
+        monkeypatch.setattr(benchmark.performance_page, "write", written.append)
         rows = {"small": {"size": 180, "dtype": "float32"}, "large": {"size": 4096, "dtype": "bfloat16"}}
 
         def plan(phase, device):
-            return [turns.Job(clock, (), ({"loss": name, **rows[phase]},)) for name in "ab"]
+            return [scheduler.Job(clock, (), ({"loss": name, **rows[phase]},)) for name in "ab"]
 
-        monkeypatch.setattr(performance, "plan", plan)
+        monkeypatch.setattr(benchmark, "plan", plan)
 
         def run(*arguments):
-            performance.run(*arguments, device="cpu")
+            benchmark.run(*arguments, device="cpu")
             return common.load("losses_cpu"), written
 
         return run
 
-    def test_small_batches_are_alone(self, run):
+    def test_small_batches_share_one_process(self, run):
         found, written = run()
         small, large = (found[phase]["rows"] for phase in ("small", "large"))
         assert small[0]["process"] == small[1]["process"]
@@ -184,7 +188,7 @@ class TestPhases:
         assert found["small"]["began"] == found["large"]["began"]
 
     @pytest.mark.parametrize(("again", "other"), [("small", "large"), ("large", "small")])
-    def test_one_is_measured_again_and_the_other_kept(self, run, again, other):
+    def test_one_phase_is_measured_again_and_the_other_kept(self, run, again, other):
         before, _ = run()
         after, written = run([again])
         assert after[other] == before[other]
@@ -193,7 +197,7 @@ class TestPhases:
         assert not set(times[0]) & set(times[1])
         assert written[-1] == after
 
-    def test_a_sample_leaves_everything_as_it_was(self, run):
+    def test_a_sample_writes_nothing(self, run):
         before, _ = run(["small"])
         after, written = run(["small"], 2)
         assert after == before
@@ -202,7 +206,7 @@ class TestPhases:
 
 class TestPageOfTwoPhases:
     def figures(self, **small):
-        """A loss at 180 and at 4,096, each with its floor and its host, the larger one measured first."""
+        """Return figures of a loss at 180 and at 4,096, with products and minimal steps, the larger one first."""
 
         def rows(n, dtype, ms):
             row = {"loss": METHOD, "size": n, "dtype": dtype, "ours": {"ms": ms, "row_ms": ms, "mib": 1, "first_s": 1}}
@@ -216,86 +220,95 @@ class TestPageOfTwoPhases:
         page = bench("performance_page").sections(self.figures())
         assert f"| {METHOD} | 0.3 | 0.3 | 3× |" in page["performance losses"]
         assert f"| {METHOD} | 0.7 | 0.7 | 7× |" in page["performance losses"]
-        least = "(The least that autograd takes here: 0.15 and 0.075 ms; free to move between cores: 0.3 ms)"
-        assert least in page["performance targets"]
+        minimal = "(A minimal autograd step takes 0.15 ms, 0.075 queued; 0.3 ms if it is not pinned to a core)"
+        assert minimal in page["performance targets"]
+
+    def test_a_run_beside_the_stored_one(self, bench):
+        stored, run = self.figures(), self.figures()
+        run["small"]["rows"][0]["ours"] |= {"ms": 0.6, "row_ms": 0.45}
+        del run["large"]
+        lines = bench("performance_page").beside_stored(run, stored).splitlines()
+        assert lines[2:] == [f"| {METHOD} | 180 | float32 | 0.6 | 0.3 | 0.45 | 0.3 | 2× |"]
 
     def test_heading(self, bench):
         def heading(**small):
             return bench("performance_page").sections(self.figures(**small))["performance machine"]
 
-        one_run = "One machine; torch 2; d = 512. The last figure came after 3 s."
+        one_run = "One machine; torch 2; d = 512. The run took 3 s."
         assert heading() == one_run
         later = {"began": "11:00", "ended": "11:01"}
-        ends = "which ended at 11:01; that of all others ended at 10:01."
-        assert heading(**later) == f"{one_run} Small batches are from another run, {ends}"
+        ends = "which ended at 11:01; the run of all others ended at 10:01."
+        assert heading(**later) == f"{one_run} Small batches (N ≤ 512) are from another run, {ends}"
         other = "(One machine; torch 3)"
-        assert heading(**later, versions="3") == f"{one_run} Small batches are from another run {other}, {ends}"
+        assert (
+            heading(**later, versions="3") == f"{one_run} Small batches (N ≤ 512) are from another run {other}, {ends}"
+        )
 
 
-def test_jobs_that_are_late_are_named(bench):
-    turns = bench("performance_turns")
-    (row,) = turns.in_turn([turns.Job(slow_start, ())], ready_s=0.5)
+def test_late_jobs_have_a_reason(bench):
+    scheduler = bench("gpu_scheduler")
+    (row,) = scheduler.run_in_turns([scheduler.Job(slow_start, ())], ready_seconds=0.5)
     assert row == {"failed": "was not ready after 0.5 s"}
-    rows = list(turns.in_turn([turns.Job(fine, ("a",), ({}, {}))], ready_s=60, until=0))
-    assert rows == [{"failed": "was not reached: the time for all of them was up"}] * 2
+    rows = list(scheduler.run_in_turns([scheduler.Job(works, ("a",), ({}, {}))], ready_seconds=60, until=0))
+    assert rows == [{"failed": "was not measured: the time limit was reached"}] * 2
 
 
-def test_short_steps_are_timed_often(bench):
-    jobs, calls = bench("performance_jobs"), []
-    assert jobs.median_ms(lambda: calls.append(1), "cpu") < 1
-    assert len(calls) == jobs.MOST
+def test_short_steps_are_repeated_often(bench):
+    timing, calls = bench("gpu_timing"), []
+    assert timing.median_ms(lambda: calls.append(1), "cpu") < 1
+    assert len(calls) == timing.MOST
     calls.clear()
-    found = jobs.both_ms(lambda: calls.append(1), "cpu")
+    found = timing.both_ms(lambda: calls.append(1), "cpu")
     assert found.keys() == {"ms", "row_ms"}
-    assert len(calls) == jobs.MOST + jobs.ROWS * jobs.IN_A_ROW
+    assert len(calls) == timing.MOST + timing.QUEUES * timing.QUEUED
 
 
 def test_a_figure_of_several_rounds_is_their_median(bench, monkeypatch):
-    jobs, times = bench("performance_jobs"), iter([3.0, 1.0, 2.0])
+    jobs, times = bench("gpu_measurements"), iter([3.0, 1.0, 2.0])
     monkeypatch.setattr(jobs, "both_ms", lambda run, device: {"ms": next(times)})
     monkeypatch.setattr(jobs.Case, "peer", lambda self, classes: ())
-    said = list(jobs.one_loss(0, [(8, torch.float32, False)], "cpu", 3))
-    assert [found is None for found in said] == [True, False] * 3
-    assert [found[1]["ours"]["ms"] for found in said[1::2]] == [3.0, 2.0, 2.0]
+    messages = list(jobs.one_loss(0, [(8, torch.float32, False)], "cpu", 3))
+    assert [message is None for message in messages] == [True, False] * 3
+    assert [message[1]["ours"]["ms"] for message in messages[1::2]] == [3.0, 2.0, 2.0]
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be held to cores here")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin processes to cores")
 class TestCores:
-    def test_all_threads_of_a_process_are_held_in_its_turn(self, bench):
-        turns, cores = bench("performance_turns"), [min(os.sched_getaffinity(0))]
-        (row,) = turns.in_turn([turns.Job(where, ())], ready_s=60, cores=cores)
+    def test_all_threads_of_a_process_are_pinned_during_its_steps(self, bench):
+        scheduler, cores = bench("gpu_scheduler"), [min(os.sched_getaffinity(0))]
+        (row,) = scheduler.run_in_turns([scheduler.Job(thread_cores, ())], ready_seconds=60, cores=cores)
         assert len(row["cores"]) > 1
-        assert all(held == cores for held in row["cores"])
+        assert all(pinned == cores for pinned in row["cores"])
 
-    def test_a_process_that_has_ended_is_left_alone(self, bench):
-        bench("performance_cores").hold(2**22 + 1, [0])  # beyond the largest that Linux gives
+    def test_a_process_that_has_ended_is_ignored(self, bench):
+        bench("cpu_affinity").pin(2**22 + 1, [0])  # beyond the largest process id of Linux
 
-    def test_the_quickest_are_found_and_used(self, bench, monkeypatch):
-        cores, before = bench("performance_cores"), os.sched_getaffinity(0)
+    def test_the_fastest_core_is_found_and_used(self, bench, monkeypatch):
+        cores, before = bench("cpu_affinity"), os.sched_getaffinity(0)
         taken = iter([3.0, 1.0, 2.0] + [4.0] * len(before))
         try:
-            found = cores.measured(lambda: next(taken))
+            found = cores.measure_cores(lambda: next(taken))
             assert list(found) == sorted(before)
-            assert os.sched_getaffinity(0) == set(cores.quickest(found))
-            assert found[cores.quickest(found)[0]] == min(found.values())
+            assert os.sched_getaffinity(0) == set(cores.fastest(found))
+            assert found[cores.fastest(found)[0]] == min(found.values())
         finally:
-            cores.hold(os.getpid(), before)
+            cores.pin(os.getpid(), before)
 
-    def test_the_benchmark_says_which(self, bench):
+    def test_the_benchmark_reports_the_core(self, bench):
         before = os.sched_getaffinity(0)
         try:
-            *_, (_, found) = bench("performance_jobs").host("cpu", 2)
+            *_, (_, found) = bench("gpu_measurements").minimal_steps("cpu", 2)
             row = found["host"]
         finally:
-            bench("performance_cores").hold(os.getpid(), before)
+            bench("cpu_affinity").pin(os.getpid(), before)
         assert len(row["core_ms"]) == len(before)
         assert set(row["quickest"]) <= before
         assert row["row_ms"] > 0
 
 
-def test_without_cores_nothing_is_held(bench, monkeypatch):
+def test_systems_without_affinity_are_measured_without_pinning(bench, monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    cores, jobs = bench("performance_cores"), bench("performance_jobs")
+    cores, jobs = bench("cpu_affinity"), bench("gpu_measurements")
     assert cores.available() == []
-    cores.hold(os.getpid(), [])
-    assert row_of(jobs.host("cpu"))["host"].keys() == {"ms", "row_ms", "free_ms"}
+    cores.pin(os.getpid(), [])
+    assert row_of(jobs.minimal_steps("cpu"))["host"].keys() == {"ms", "row_ms", "free_ms"}

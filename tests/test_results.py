@@ -1,7 +1,8 @@
-"""docs/results.md is what its command makes of the runs, and the runs are what the protocol says."""
+"""docs/results.md is generated from the stored runs, and the stored runs follow the protocol."""
 
 import doctest
 import json
+import random
 import shlex
 import subprocess
 import sys
@@ -18,51 +19,53 @@ from tuplet.training.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 CHOICE = {
-    "shared": {"rate": 1e-3, "pooling": "mean", "frozen_to": None, "augment.area": [0.25, 1.0]},
-    "own": {"free": {"rate": 5e-4}},
+    "shared": {"lr": 1e-3, "pooling": "mean", "freeze_to": None, "augment.area": [0.25, 1.0]},
+    "per_family": {"free": {"lr": 5e-4}},
 }
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    """The benchmark's modules, which import each other by their bare names; `glyphs` is tiny."""
+    """Import modules of the benchmarks by their bare names; the dataset `glyphs` is made tiny."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     methods = import_module("methods")
     small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "batch_size": 120}
     small |= {"resize": 12, "stored_size": 12}
-    monkeypatch.setitem(methods.BENCHES, "glyphs", methods.Bench("tiny", "glyphs", small, short=2, levels="H"))
-    monkeypatch.setattr(import_module("runs").Runner, "_data", lambda self, dataset: pictures(classes=184, each=8))
+    tiny = methods.Benchmark("tiny", "glyphs", small, trial_steps=2, levels="H")
+    monkeypatch.setitem(methods.DATASETS, "glyphs", tiny)
+    monkeypatch.setattr(import_module("runs").Runner, "load_data", lambda self, dataset: pictures(classes=184, each=8))
     return import_module
 
 
 def test_page_is_current(bench):
     page = bench("results_page")
-    assert page.PAGE.read_text() == page.render(page.read()), "run make results"
+    assert page.PAGE.read_text() == page.render(bench("results_data").read()), "run make results"
 
 
-def test_examples_of_the_benchmarks_run(bench):
-    for name in ("choosing", "results_page"):
+def test_doctests_of_the_benchmarks(bench):
+    for name in ("hyperparameter_search", "results_data", "results_page", "common"):
         assert doctest.testmod(bench(name)).attempted
         assert not doctest.testmod(bench(name)).failed
 
 
-class Chosen:
-    """Stands for a runner whose search is done: it knows what was chosen and runs nothing."""
+class ChosenOptions:
+    """Replace a runner whose search is complete: it knows the chosen options and runs nothing."""
 
     def __init__(self, folder):
         self.out = folder
         for dataset in ("cub200", "cars196", "glyphs"):
             best = {"shared": {"method": "nra", **CHOICE["shared"], "steps": 4}}
             (folder / f"chosen_{dataset}.json").write_text(json.dumps(CHOICE))
-            (folder / f"best_{dataset}.json").write_text(json.dumps(best))
+            for name in ("best", "vit"):
+                (folder / f"{name}_{dataset}.json").write_text(json.dumps(best))
 
 
 def jobs(protocols, dataset, folder):
-    return [job for name in "123456" for job in protocols.stage(name, dataset, Chosen(folder))]
+    return [job for name in "1234567" for job in protocols.stage(name, dataset, ChosenOptions(folder))]
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
-def test_every_run_has_a_file_of_its_own_and_options_that_exist(bench, dataset, tmp_path):
+def test_every_run_has_its_own_file_and_valid_options(bench, dataset, tmp_path):
     protocols = bench("protocols")
     planned = jobs(protocols, dataset, tmp_path)
     assert len({job.name for job in planned}) == len(planned)
@@ -77,56 +80,108 @@ def test_every_run_has_a_file_of_its_own_and_options_that_exist(bench, dataset, 
     assert trial.validation > 0
 
 
-def test_the_command_of_a_run_says_what_was_run(bench, monkeypatch, tmp_path):
-    protocols = bench("protocols")
-    said = []
+@pytest.fixture
+def parsed_options(monkeypatch, tmp_path):
+    """Parse a command with the command line and return the keywords that it passes to `tuplet.train`."""
+    passed = []
 
-    def note(data, out, recipe, resume, **settings):
-        said.append(settings)
-        raise ValueError("enough")
+    def record(data, out, recipe, resume, callbacks, **settings):
+        passed.append(settings)
+        raise ValueError("not trained in this test")
 
-    monkeypatch.setattr(tuplet, "train", note)
+    monkeypatch.setattr(tuplet, "train", record)
     monkeypatch.setattr("tuplet.data.open", lambda path: path)
-    planned = [*jobs(protocols, "cub200", tmp_path)[::5], protocols.trial("cub200", "nra", CHOICE["shared"])]
-    for job in planned:
-        typed(*shlex.split(job.command)[1:], cwd=tmp_path)
-    assert said == [bench("runs").as_json(job.options) for job in planned]
+
+    def parse(command):
+        passed.clear()
+        done = typed(*shlex.split(command)[1:], cwd=tmp_path)
+        assert passed, f"{command}: {done.output}"
+        return passed[0]
+
+    return parse
 
 
-def test_a_search_goes_on_where_it_stopped_and_is_not_repeated(bench, tmp_path, monkeypatch):
-    protocols, page = bench("protocols"), bench("results_page")
-    short = bench("runs").Runner(tmp_path, limit=6.0, device="cpu")
-    monkeypatch.setattr(short, "expected", lambda job: 0.0 if len(list(tmp_path.glob("search_*"))) < 3 else 100.0)
-    assert not protocols.search("glyphs", short)["complete"]
-    assert len(list(tmp_path.glob("search_*"))) == 3
+def test_command_of_a_job_has_its_options(bench, parsed_options, tmp_path):
+    protocols, as_json = bench("protocols"), bench("runs").as_json
+    for job in [*jobs(protocols, "cub200", tmp_path)[::5], protocols.trial("cub200", "nra", CHOICE["shared"])]:
+        assert parsed_options(job.command()) == as_json(job.options)
 
-    runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
-    ran = []
-    monkeypatch.setattr(runner, "_run", lambda job, data, run=runner._run: ran.append(job.name) or run(job, data))
-    chosen = protocols.search("glyphs", runner)
-    assert chosen["complete"]
-    assert set(chosen["own"]) == set(bench("choosing").FAMILIES)
-    assert len(ran) == len(set(ran)) == len(chosen["trials"]) - 3
 
-    runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]])
-    before = len(ran)
-    runner.measure(protocols.stage("1", "glyphs", runner))
-    assert len(ran) == before
-    monkeypatch.setattr(page, "MEASURED", ("glyphs",))
-    text = page.render(page.read(tmp_path))
-    assert "| RAW+VTHM | " in text
-    assert "as far as the search has come" not in text
-    assert "60 × 2" in text
-    assert "tuplet train glyphs --out runs/row_glyphs_nra_0" in text
+def test_every_stored_command_has_the_stored_options(bench, parsed_options):
+    """A user can type the command of any stored run and gets the same options."""
+    stored = {
+        result["command"]: result["options"] for result in bench("results_data").read().values() if "command" in result
+    }
+    assert len(stored) > 500
+    for command, options in stored.items():
+        assert parsed_options(command) == options, command
+
+
+def pretend(job, data):
+    """Return a result without training: random metrics that depend on the options alone."""
+    options = json.loads(json.dumps(job.options))
+    draw = random.Random(json.dumps([job.method, options]))
+    names = (*(f"recall_at_{k}" for k in (1, 2, 4, 8)), "map_at_r", "nmi", "f1")
+    metrics = {name: draw.random() for name in names} | {"flip_test": {"recall_at_1": draw.random()}}
+    about = {"kind": job.kind, "dataset": job.dataset, "method": job.method, **job.facts, "command": job.command()}
+    curves = {"curve": [], "evaluations": []} if job.kind == "curve" else {}
+    speed = {"training_seconds": 1.0, "examples_per_second": 1}
+    return {**about, "options": options, "device": "none", "versions": {}, "metrics": metrics, **speed, **curves}
+
+
+class TestSearch:
+    @pytest.mark.parametrize("dataset", ["cub200", "cars196"])
+    def test_stored_choices_follow_from_the_stored_trials(self, bench, dataset, tmp_path, monkeypatch):
+        """Repeat the searches from trials.csv alone: no trial is missing, and the choices are the same."""
+        protocols, runs = bench("protocols"), bench("runs")
+        runner = runs.Runner(tmp_path, limit=float("inf"), device="cpu")
+        monkeypatch.setattr(runner, "_run", None)
+        for name, search in (("chosen", protocols.search), ("best", protocols.search_best)):
+            stored = json.loads((runs.RESULTS / f"{name}_{dataset}.json").read_text())
+            found = search(dataset, runner)
+            assert {**found, "trials": set(found["trials"])} == {**stored, "trials": set(stored["trials"])}
+
+    def test_a_search_continues_where_it_stopped(self, bench, tmp_path, monkeypatch):
+        protocols, page, trials = bench("protocols"), bench("results_page"), bench("trials")
+        stopping = bench("runs").Runner(tmp_path, limit=90.0, device="cpu")
+        monkeypatch.setattr(stopping, "_run", pretend)
+        monkeypatch.setattr(stopping, "expected", lambda job: 0.0 if len(trials.read(tmp_path)) < 3 else 100.0)
+        assert not protocols.search("glyphs", stopping)["complete"]
+        assert len(trials.read(tmp_path)) == 3
+
+        runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
+        ran = []
+        monkeypatch.setattr(runner, "_run", lambda job, data: ran.append(job) or pretend(job, data))
+        chosen = protocols.search("glyphs", runner)
+        assert chosen["complete"]
+        assert set(chosen["per_family"]) == set(bench("hyperparameter_space").FAMILIES)
+        assert len(ran) == len(chosen["trials"]) - 3
+        assert [trial["trial"] for trial in trials.read(tmp_path)][:2] == [f"trial_glyphs_raw_vthm_{n}" for n in (1, 2)]
+        assert set(chosen["trials"]) == {trial["trial"] for trial in trials.read(tmp_path)}
+
+        runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]])
+        before = len(ran)
+        runner.measure(protocols.stage("1", "glyphs", runner))
+        assert len(ran) == before
+        monkeypatch.setattr(page, "MEASURED", ("glyphs",))
+        text = page.render(bench("results_data").read(tmp_path))
+        assert "| RAW+VTHM | " in text
+        assert "The search is not complete" not in text
+        assert "60 × 2" in text
+        assert "tuplet train glyphs --out runs/row_glyphs_raw_vthm_0" in text
 
 
 def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     protocols, page = bench("protocols"), bench("results_page")
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
-    job = protocols.row("glyphs", "npair", 0, {"shared": {**CHOICE["shared"], "rate": 1e30}, "own": {}})
+    diverging = {**CHOICE["shared"], "lr": 1e30}
+    job = protocols.row("glyphs", "npair", 0, {"shared": diverging, "per_family": {}})
     assert "error" in runner.attempt(job)
+    trial = runner.attempt(protocols.trial("glyphs", "npair", diverging))
+    assert "step" in trial["error"]
+    assert "metrics" not in trial
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
-    assert "| N-pair-mc † | diverged |" in page.render(page.read(tmp_path))
+    assert "| N-pair-mc † | diverged |" in page.render(bench("results_data").read(tmp_path))
 
 
 def test_other_options_are_another_run(bench, tmp_path):
@@ -134,33 +189,79 @@ def test_other_options_are_another_run(bench, tmp_path):
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     assert runner.reached(protocols.row("glyphs", "npair", 0, CHOICE))
     assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
-    other = {**CHOICE, "own": {"free": {"rate": 1e-3}}}
+    other = {**CHOICE, "per_family": {"free": {"lr": 1e-3}}}
     assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
 
 
-def test_processes_share_the_jobs_of_a_folder(bench, tmp_path):
-    protocols, runs = bench("protocols"), bench("runs")
-    script = f"""
-import sys, time; from pathlib import Path
-sys.path.insert(0, {str(Path(protocols.__file__).parent)!r})
+class TestSeveralProcesses:
+    SCRIPT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {benchmarks!r})
 import protocols, runs
-runner = runs.Runner(Path({str(tmp_path)!r}), float("inf"), "cpu")
-runner._data = lambda dataset: None
-runner._run = lambda job, data: time.sleep(0.2) or {{"options": job.options, "kind": "", "error": "", "method": ""}}
-runner.measure(protocols.row("glyphs", "npair", seed, {CHOICE!r}) for seed in range(4))
+runner = runs.Runner(Path({out!r}), float("inf"), "cpu")
+runner.load_data = lambda dataset: None
+facts = {{"kind": "", "error": "diverged", "versions": {{}}}}
+def run(job, data):
+    time.sleep(0.2)
+    return {{**facts, "dataset": job.dataset, "method": job.method, "options": runs.as_json(job.options)}}
+runner._run = run
+runner.measure({jobs})
 """
-    others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [other.communicate()[0] for other in others]
-    assert [other.returncode for other in others] == [0, 0]
-    assert sum(text.count("\n") for text in told) == 4
-    assert {path.name for path in tmp_path.iterdir()} == {f"row_glyphs_npair_{seed}.json" for seed in range(4)}
-    runner = runs.Runner(tmp_path, float("inf"), "cpu")
-    lock = tmp_path / ".row_glyphs_npair_4.lock"
-    with runs._alone(lock):
-        assert not runner.reached(protocols.row("glyphs", "npair", 4, CHOICE))
-    with pytest.raises(KeyboardInterrupt), runs._alone(lock):
-        raise KeyboardInterrupt
-    assert not lock.exists()
+
+    def run(self, bench, out, jobs, processes=2):
+        script = self.SCRIPT.format(benchmarks=str(Path(bench("runs").__file__).parent), out=str(out), jobs=jobs)
+        others = [
+            subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+            for _ in range(processes)
+        ]
+        output = [other.communicate()[0] for other in others]
+        assert [other.returncode for other in others] == [0] * processes
+        return sum(text.count("\n") for text in output)
+
+    def test_they_share_the_rows(self, bench, tmp_path):
+        made = self.run(bench, tmp_path, f'protocols.row("glyphs", "npair", seed, {CHOICE!r}) for seed in range(4)')
+        assert made == 4
+        files = {path.name for path in tmp_path.iterdir()} - {".locks"}
+        assert files == {f"row_glyphs_npair_{seed}.json" for seed in range(4)}
+
+    def test_they_append_to_one_file_of_trials(self, bench, tmp_path):
+        options = f"{{**{CHOICE['shared']!r}, 'seed': seed}}"
+        made = self.run(bench, tmp_path, f'protocols.trial("glyphs", "npair", {options}) for seed in range(6)')
+        assert made == 6
+        found = bench("trials").read(tmp_path)
+        assert [trial["trial"] for trial in found] == [f"trial_glyphs_npair_{n}" for n in range(1, 7)]
+        assert all(f"--out runs/{trial['trial']} " in trial["command"] for trial in found)
+        assert {int(trial["seed"]) for trial in found} == set(range(6))
+
+    def test_a_job_that_another_process_runs_is_left_to_it(self, bench, tmp_path):
+        protocols, runs = bench("protocols"), bench("runs")
+        runner, job = runs.Runner(tmp_path, float("inf"), "cpu"), protocols.row("glyphs", "npair", 4, CHOICE)
+        held = bench("trials").lock_file(tmp_path / job.lock_name)
+        with runs.lock(held):
+            assert not runner.reached(job)
+        with pytest.raises(KeyboardInterrupt), runs.lock(held):
+            raise KeyboardInterrupt
+        with runs.lock(held, busy="still held"):
+            pass
+
+
+def test_remeasured_rows_stand_beside_the_stored_ones(bench, tmp_path):
+    remeasure, page = bench("remeasure"), bench("results_page")
+    planned = remeasure.jobs(["cub200", "cars196"])
+    assert len(planned) == 12
+    for job in planned:
+        Settings(**job.options)
+    for row in ("npair", "best"):
+        old = remeasure.stored("cub200", row)
+        old["metrics"]["recall_at_1"] += 0.002
+        (tmp_path / f"row_cub200_{row}_0.json").write_text(json.dumps(old))
+    text = remeasure.compare(tmp_path, ["cub200"])
+    assert "| cub200 | NRA | not measured |" in text
+    assert "+0.20 |" in text
+    assert "R@1 of 2 rows: mean difference +0.20, mean absolute difference 0.20 points." in text
+    results = {**bench("results_data").read(), "remeasured": json.loads((tmp_path / "remeasured.json").read_text())}
+    assert "2 rows were measured again with seed 0" in page.render(results)
 
 
 def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
@@ -170,12 +271,12 @@ def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "_SHARED", {**figures._SHARED, "steps": 2, "batch_size": 24, "per_class": 3})
     monkeypatch.setattr(figures.data, "open", lambda source: pictures(classes=20, each=8, size=28))
     figures.train_maps(tmp_path)
-    results = bench("results_page").read(tmp_path)
+    results = bench("results_data").read(tmp_path)
     assert len(results) == 4
     assert len(results["map_nra"]["points"]) == len(results["map_nra"]["labels"]) == 80
     curve = {"curve": [[10, 1.0], [20, 0.5]], "evaluations": [[10, 0.3], [20, 0.4]]}
     results |= {f"curve_cub200_{method}": {**curve, "method": method} for method in ("npair", "npair_ovo")}
-    results |= {f"row_cub200_{m}_0": {"nearest": [[0, 1, 9, 3, 4, 5]] * 8} for m in ("npair", "npair_angular")}
+    results |= {f"row_cub200_{m}_0": {"nearest": [[0, 1, 9, 3, 4, 5]] * 2} for m in ("npair", "npair_angular")}
     monkeypatch.setenv("TUPLET_DATA", str(tmp_path))
     for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest):
         draw(results)

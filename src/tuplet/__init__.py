@@ -1,17 +1,18 @@
-"""Deep metric learning: embeddings in which like is near like.
+"""Deep metric learning: train and evaluate embeddings, and search with them.
 
-The rooms of the house, in the order in which data flows through them:
+The rooms, in the order in which data flow through them:
 
-- `tuplet.data`: datasets, decoding, caches, augmentation
-- `tuplet.sampling`: which examples meet in a batch
+- `tuplet.images`: decoding and cropping of image files, within limits
+- `tuplet.data`: datasets, caches, augmentation
+- `tuplet.sampling`: samplers, which choose the examples of a batch
 - `tuplet.models`: backbones, embedding heads, weights
 - `tuplet.rows`, `tuplet.mining`, `tuplet.losses`: the row engine, and every loss as a function of rows
 - `tuplet.evaluation`: retrieval, clustering, verification, identification
-- `tuplet.training`: the loop, and the papers' recipes
+- `tuplet.training`: the training loop and the papers' recipes
 - `tuplet.search`: an index of embeddings, and a server for it
-- `tuplet.reports`: a run as a page to look at
+- `tuplet.reports`: the HTML report of a run
 
-`tuplet.train` and `tuplet.load` are the two calls that most users start with. Rooms are imported when first used.
+Most users start with `tuplet.train` and `tuplet.load`. Rooms are imported when they are first used.
 """
 
 from importlib import import_module
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from tuplet import data, evaluation, losses, mining, models, reports, rows, sampling, search, training
     from tuplet.models import load
     from tuplet.training import train
+    from tuplet.training.measure import evaluate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "data",
+    "evaluate",
     "evaluation",
     "load",
     "losses",
@@ -38,12 +41,12 @@ __all__ = [
     "train",
     "training",
 ]
-_CALLS = {"load": "models", "train": "training"}
+_CALLS = {"load": "models", "train": "training", "evaluate": "training.measure"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _CALLS:
-        # Kept, as a module is: tools that look into the package then find it too.
+        # Stored like a module, so that documentation tools find it in the package.
         globals()[name] = getattr(import_module(f"tuplet.{_CALLS[name]}"), name)
         return globals()[name]
     if name in __all__:
@@ -52,5 +55,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What there is, for those who look for it by the tabulator."""
+    """List the public names, for tab completion."""
     return sorted({*globals(), *__all__})

@@ -5,10 +5,16 @@ from types import ModuleType
 
 
 def need(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import `module`, or say in one sentence which extra brings it.
+    """Import an optional package.
 
-    Some packages that do not fit the installed torch raise RuntimeError or OSError on import rather than
-    ImportError; all three mean the same to a user.
+    Args:
+        module: its import name.
+        extra: the extra of this package that installs it.
+        purpose: the subject of the error message, e.g. "reading JSON".
+
+    Raises:
+        ImportError: if the package cannot be imported. Some packages that do not fit the installed torch raise
+            RuntimeError or OSError instead; these become ImportError too.
 
     >>> need("json", extra="none", purpose="reading JSON").__name__
     'json'

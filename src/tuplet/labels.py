@@ -1,4 +1,4 @@
-"""Labels as users have them: a list, an array or a tensor, of integers; or of names, where those will do."""
+"""Labels as users give them: a list, an array or a tensor of integers, or of class names where these are allowed."""
 
 from typing import Any
 
@@ -7,29 +7,37 @@ from torch import Tensor
 
 
 def label_array(labels: Any, name: str = "labels", names: bool = False) -> np.ndarray:
-    """The labels as an array of integers of any width, or of text where `names` will do too; others are refused.
+    """Return labels as an array of integers of any width, or of text.
+
+    Args:
+        labels: a list, an array or a tensor.
+        name: how error messages call them.
+        names: allow text.
+
+    Raises:
+        TypeError: if the labels are of another type, booleans among them, or mix text with something else.
 
     >>> label_array([2**53, 2**53 + 1]).tolist()
     [9007199254740992, 9007199254740993]
     """
     if isinstance(labels, Tensor) and labels.is_floating_point():
-        raise _no_labels(labels.dtype, name, names)  # bfloat16 among them, which numpy has not
+        raise _type_error(labels.dtype, name, names)  # numpy could not convert bfloat16
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if names and array.dtype.kind in "UO":
-        array = _texts(labels, name)
+        array = _text_array(labels, name)
     if array.dtype.kind not in ("iuU" if names else "iu"):
-        raise _no_labels(array.dtype, name, names)
+        raise _type_error(array.dtype, name, names)
     return array
 
 
-def _texts(labels: Any, name: str) -> np.ndarray:
-    each = np.asarray(labels, dtype=object)  # numpy would write what else stands among names as text
+def _text_array(labels: Any, name: str) -> np.ndarray:
+    each = np.asarray(labels, dtype=object)  # otherwise numpy would convert numbers among the names to text
     others = [label for label in each.flat if not isinstance(label, str)]
     if 0 < len(others) < each.size:
         raise TypeError(f"{name} must be integers or names, got {others[0]!r} among names; name every class")
     return each if others else each.astype(str)
 
 
-def _no_labels(kind: Any, name: str, names: bool) -> TypeError:
-    wanted, got = "integers or names" if names else "integers", str(kind).removeprefix("torch.")
-    return TypeError(f"{name} must be {wanted}, got {got}; number the classes with np.unique(…, return_inverse=True)")
+def _type_error(dtype: Any, name: str, names: bool) -> TypeError:
+    expected, got = "integers or names" if names else "integers", str(dtype).removeprefix("torch.")
+    return TypeError(f"{name} must be {expected}, got {got}; number the classes with np.unique(…, return_inverse=True)")

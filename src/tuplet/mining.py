@@ -1,8 +1,8 @@
-"""Which pairs of a row are informative.
+"""Mining rules: choose the informative pairs of each row.
 
-A rule looks at a block of rows and keeps some of its positives and negatives; any loss with `mining=` takes one. Masks
-carry no gradient. The rules here leave out what is known to be easy, so that NaN stays in, and a diverged model is seen
-in the loss. A rule of your own is a class with one method:
+A rule gets a block of rows and keeps some of its positives and negatives; any loss with `mining=` takes one. Masks
+carry no gradient. The rules drop pairs that are known to be easy, so NaN stays in, and a diverged model shows in the
+loss. A rule of your own is a class with one method:
 
 >>> class FarPositives(Mining):
 ...     def forward(self, block):
@@ -12,20 +12,31 @@ in the loss. A rule of your own is a class with one method:
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tuplet import counter
+from tuplet import rng
+from tuplet.errors import did_you_mean
 from tuplet.rows import Block, View, masked_max, masked_min
-from tuplet.shown import Shown
 
-_CALLS = 0x1D8E4E27C47D124F  # how far a key moves from call to call; odd, so that 2⁶⁴ calls all differ
+_CALL_STEP = 0x1D8E4E27C47D124F  # added to a key at each call; odd, so that 2⁶⁴ calls all differ
 
 
-class Mining(Shown):
-    """Base of the rules: override `forward(block, *inputs)`, and `inputs(view)` where it wants to see more.
+def settings_repr(module: nn.Module) -> str:
+    """Return the settings of a module that are numbers, truth values or words, for its `repr`.
 
-    `forward` is asked block by block, and by some losses once more when the gradient comes back, after `advance`. So
-    what changes from call to call, a draw or a schedule, is an input: those are taken before, and kept.
+    >>> settings_repr(ValidTriplet(epsilon=0.2))
+    'epsilon=0.2'
+    """
+    settings = {name: value for name, value in vars(module).items() if name[0] != "_" and name != "training"}
+    plain = {name: value for name, value in settings.items() if isinstance(value, bool | int | float | str)}
+    return ", ".join(f"{name}={value!r}" for name, value in plain.items())
+
+
+class Mining(nn.Module):
+    """Base class of mining rules: override `forward(block, *inputs)`, and `inputs(view)` for further inputs.
+
+    `forward` is called for each block, and by some losses again in the backward pass, after `advance`. So pass what
+    changes from call to call, such as a draw or a schedule, as an input: inputs are computed once per call.
 
     >>> class Closing(Mining):
     ...     def __init__(self):
@@ -38,32 +49,36 @@ class Mining(Shown):
     ...     def advance(self):
     ...         self.limit *= 0.999
 
-    A rule that keeps all positives and names one negative for each of them sets `names` and gives their columns: a loss
-    then looks at those pairs alone, which is faster.
+    A rule that keeps all positives and names one negative for each of them sets `names = True` and returns the columns
+    of the negatives: a loss then computes those pairs alone, which is faster.
     """
 
     names = False
 
+    def extra_repr(self) -> str:
+        """Return the settings, as `repr` shows them."""
+        return settings_repr(self)
+
     def inputs(self, view: View) -> tuple[Tensor, ...]:
-        """Tensors with a row per query that `forward` gets beside the block; first the positives, if the rule names."""
+        """Return tensors with a row per query that `forward` gets; a rule that names begins with the positives."""
         return view.members() if self.names else ()
 
     def forward(self, block: Block, *inputs: Tensor) -> Any:
-        """The masks of the positives and of the negatives that are kept, or columns (R, K) from a rule that names.
+        """Return the masks of the positives and negatives to keep, or columns (R, K) from a rule that names.
 
-        A mask is a part of the block's own, as `block.positive & …`: a loss takes it as it is.
+        A mask must be a part of the block's own, as in `block.positive & …`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define forward(block)")
 
     def advance(self) -> None:
-        """Called once after each call of the loss, for rules that draw anew each time."""
+        """Update the state after each call of the loss, for rules that draw anew each time."""
 
 
 class ValidTriplet(Mining):
     """Valid triplet based hard mining, VTHM (Unified view 2019, section 5.1).
 
-    Negative j is kept when s_ij > min_P s − ε, positive j when s_ij < max_N s + ε: just those that some triplet with
-    margin ε would use. A query without negatives keeps no positives, and the other way round.
+    Negative j is kept when s_ij > min_P s − ε, positive j when s_ij < max_N s + ε: the pairs that some triplet with
+    margin ε uses. A query without negatives keeps no positives, and the other way round.
 
     >>> from tuplet.losses import RAWLoss
     >>> loss = RAWLoss(mining=ValidTriplet(epsilon=0.1))
@@ -74,11 +89,11 @@ class ValidTriplet(Mining):
         self.epsilon = epsilon
 
     def forward(self, block: Block, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare each negative with the hardest positive, each positive with the hardest negative."""
+        """Compare each negative with the hardest positive, and each positive with the hardest negative."""
         s = block.similarity()
         hardest_positive = masked_min(s, block.positive)[:, None]
         hardest_negative = masked_max(s, block.negative)[:, None]
-        # Without positives the minimum is +∞, without negatives the maximum −∞: nothing passes either. NaN does.
+        # Without positives the minimum is +∞, without negatives the maximum −∞, and nothing is kept. NaN is kept.
         return (
             block.positive & ~(s >= hardest_negative + self.epsilon),
             block.negative & ~(s <= hardest_positive - self.epsilon),
@@ -90,8 +105,8 @@ class SemiHard(Mining):
 
     (Schroff et al., CVPR 2015; with `RAWLoss` the Unified view's RAW+SemiHard.)
 
-    A negative that is a copy of the positive is not farther: so with distances. The products of copies may differ by
-    rounding, which then decides.
+    A negative that is a copy of the positive is not farther. (In a dot geometry the products of copies may differ by
+    rounding, which then decides.)
 
     >>> from tuplet.losses import RAWLoss
     >>> loss = RAWLoss(mining=SemiHard())
@@ -100,7 +115,7 @@ class SemiHard(Mining):
     names = True
 
     def forward(self, block: Block, *inputs: Tensor) -> Tensor:
-        """The choice of each positive."""
+        """Return the negative of each positive."""
         return semi_hard(block.farness(), block.negative, inputs[0])
 
 
@@ -111,9 +126,9 @@ class DistanceWeighted(Mining):
     there is none, where q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of distances on the unit sphere in n
     dimensions. (Wu et al., ICCV 2017; with `RAWLoss` the Unified view's RAW+DW.)
 
-    The draw of (a, p) is a function of the seed, the number of calls so far and their places in the whole batch, so
-    neither the block size nor the number of processes changes it. The count of calls is a buffer: a resumed run draws
-    on.
+    The draw of (a, p) is a function of the seed, the number of calls and the positions of a and p in the whole batch,
+    so it depends neither on the block size nor on the number of processes. The number of calls is a buffer: a resumed
+    run continues its draws.
 
     >>> from tuplet.losses import MarginLoss
     >>> loss = MarginLoss(mining=DistanceWeighted(cutoff=0.5, far=1.4))
@@ -133,15 +148,15 @@ class DistanceWeighted(Mining):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def inputs(self, view: View) -> tuple[Tensor, ...]:
-        """The positives by index, and for each of them a number in (0, 1)."""
+        """Return the positives by index, and for each of them a random number in (0, 1)."""
         index, exists = view.members()
-        # Calls, and seeds 2³² of them apart, are so far from each other that no two places meet.
+        # Calls, and seeds that count as 2³² calls each, are so far apart that no two positions get one key.
         key = torch.add(index, view.positions[:, None], alpha=1 << 32)
-        key = torch.add(key, self.calls + (self.seed % 2**30 << 32), alpha=_CALLS)
-        return index, exists, counter.uniform_of(key)
+        key = torch.add(key, self.calls + (self.seed % 2**30 << 32), alpha=_CALL_STEP)
+        return index, exists, rng.uniform_of(key)
 
     def forward(self, block: Block, *inputs: Tensor) -> Tensor:
-        """Walk each row's cumulative probabilities up to the drawn numbers."""
+        """Find each drawn number in the cumulative probabilities of its row."""
         draws, square = inputs[2], block.squared_distance()
         near = block.negative & (square < self.far**2)
         some = near.any(1, keepdim=True)
@@ -149,22 +164,22 @@ class DistanceWeighted(Mining):
         log_weights = torch.where(candidates, self._log_weights(square, block.dim) * some, -torch.inf)
         peak = log_weights.amax(1, keepdim=True).clamp_min(torch.finfo(square.dtype).min)
         cumulative = (log_weights - peak).exp().cumsum(1)
-        # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum, and `right` steps over weights of zero.
+        # A draw is at most 1 − 2⁻²⁴, so its target stays below the last sum; `right` skips weights of zero.
         target = draws.to(square.dtype) * cumulative[:, -1:]
         return torch.searchsorted(cumulative, target, right=True).clamp_max(square.shape[1] - 1)
 
     def _log_weights(self, square: Tensor, n: int) -> Tensor:
-        """log 1/q, by d²: −½ [(n − 2) log d² + (n − 3) log(1 − d²/4)]."""
+        """Return log 1/q from d²: −½ [(n − 2) log d² + (n − 3) log(1 − d²/4)]."""
         square = square.clamp(self.cutoff**2, (2 - 1e-6) ** 2)
         return torch.add(square.log() * (1 - n / 2), torch.rsub(square, 1, alpha=0.25).log(), alpha=(3 - n) / 2)
 
     def advance(self) -> None:
-        """Draw other numbers next time."""
+        """Draw other numbers at the next call."""
         self.calls += 1
 
 
 class NonTrivial(Mining):
-    """The pairs that a margin still moves: positives with d > α − m, negatives with d < α.
+    """The pairs that violate a margin: positives with d > α − m, negatives with d < α.
 
     (Wang et al. 2019, section 3.2.)
 
@@ -183,9 +198,9 @@ class NonTrivial(Mining):
 
 
 def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:
-    """For each query and each of its K positives the index of its semi-hard negative, (R, K).
+    """Return the index of the semi-hard negative for each of the K positives of each query, (R, K).
 
-    That is the nearest negative that is strictly farther than the positive, or else the farthest; the first of equals.
+    It is the nearest negative that is strictly farther than the positive, or else the farthest; the first of equals.
     """
     near = torch.where(negative, farness, torch.inf)
     farthest = torch.where(negative, farness, -torch.inf).argmax(1)
@@ -194,3 +209,27 @@ def semi_hard(farness: Tensor, negative: Tensor, positives: Tensor) -> Tensor:
         beyond = torch.where(near > farness.gather(1, positives[:, k : k + 1]), near, torch.inf).min(1)
         chosen.append(torch.where(beyond.values < torch.inf, beyond.indices, farthest))
     return torch.stack(chosen, 1) if chosen else positives
+
+
+#: The rules by name.
+MINING: dict[str, type[Mining]] = {
+    "distance_weighted": DistanceWeighted,
+    "non_trivial": NonTrivial,
+    "semi_hard": SemiHard,
+    "valid_triplet": ValidTriplet,
+}
+
+
+def as_rule(mining: Mining | str | None) -> Mining | None:
+    """Return the rule for the argument `mining` of a loss: a rule, the name of one with its defaults, or None.
+
+    >>> as_rule("valid_triplet")
+    ValidTriplet(epsilon=0.1)
+    """
+    if isinstance(mining, str):
+        if mining not in MINING:
+            raise ValueError(f"there is no mining {mining!r}; {did_you_mean(mining, MINING)}")
+        return MINING[mining]()
+    if mining is not None and not isinstance(mining, Mining):
+        raise TypeError(f"mining is {mining!r}; give a rule such as tuplet.mining.ValidTriplet(), its name, or None")
+    return mining

@@ -1,4 +1,4 @@
-"""Progress on long work: a bar with rate and time left on a terminal, silence everywhere else."""
+"""Progress bars for long work: on a terminal with rate and time left, silent everywhere else."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """No bars from what runs inside: a part of work that has a bar already, or the answer to one request of many."""
+    """Show no bars inside this block: for a part of work that has a bar already, or for one request of many."""
     before = _silent.set(True)
     try:
         yield
@@ -21,7 +21,12 @@ def silent() -> Iterator[None]:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield `items` and show on a terminal's standard error how far the work has come.
+    """Yield `items` and, if standard error is a terminal, show a progress bar there.
+
+    Args:
+        items: the work.
+        what: the text beside the bar.
+        total: the number of items, if they have no length.
 
     >>> list(track(range(3), "counting"))
     [0, 1, 2]
@@ -38,5 +43,5 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
             return Text(f"{task.speed:,.1f}/s" if task.speed else "", style="progress.data.speed")
 
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=sys.__stderr__), transient=True) as bar:
         yield from bar.track(items, description=what, total=total)

@@ -1,9 +1,9 @@
-"""From what is typed to settings."""
+"""Parsing flags into settings."""
 
 import pytest
 import typer
 
-from tuplet.cli.options import _mapping, _parsed
+from tuplet.cli.options import parse_mapping, parse_value
 from tuplet.training import Settings, describe_options
 
 OPTIONS = {option.name: option for option in describe_options()}
@@ -13,7 +13,7 @@ OPTIONS = {option.name: option for option in describe_options()}
     ("name", "text", "value"),
     [
         ("steps", "20", 20),
-        ("rate", "1e-3", 1e-3),
+        ("lr", "1e-3", 1e-3),
         ("clip", "none", None),
         ("clip", "2", 2.0),
         ("normalize", "eval", "eval"),
@@ -32,20 +32,20 @@ OPTIONS = {option.name: option for option in describe_options()}
         ("loss_options", "squared=false", {"squared": False}),
     ],
 )  # fmt: skip
-def test_texts_become_values(name, text, value):
-    parsed = _parsed(OPTIONS[name], text)
+def test_text_is_parsed(name, text, value):
+    parsed = parse_value(OPTIONS[name], text)
     assert parsed == value
     assert type(parsed) is type(value)
     Settings(**{name: parsed})
 
 
 @pytest.mark.parametrize(("name", "text"), [("steps", "1.5"), ("compile", "yes"), ("optimizer", "lion"), ("dim", "")])
-def test_other_texts_are_refused_with_what_is_meant(name, text):
+def test_wrong_text_is_an_error_with_the_meaning(name, text):
     with pytest.raises(typer.BadParameter, match=f"--{name} is {text!r}; it must be .*: {OPTIONS[name].about[:10]}"):
-        _parsed(OPTIONS[name], text)
+        parse_value(OPTIONS[name], text)
 
 
 @pytest.mark.parametrize("text", ["alpha", "{alpha", ""])
-def test_dictionaries_that_are_none(text):
+def test_wrong_dictionaries_are_errors(text):
     with pytest.raises(typer.BadParameter, match="--loss-options is"):
-        _mapping(OPTIONS["loss_options"], text)
+        parse_mapping(OPTIONS["loss_options"], text)

@@ -16,7 +16,7 @@ from tuplet.data.augment import _GREY
 EVERYTHING = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "erase": 0.5}
 
 
-def pictures(count, size=32, seed=0):
+def random_images(count, size=32, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
@@ -24,8 +24,8 @@ def pictures(count, size=32, seed=0):
 @pytest.mark.parametrize("area", [None, (0.1, 1.0)])
 @pytest.mark.parametrize("how", ["square", "shorter", "longer"])
 def test_a_sample_is_augmented_the_same_in_any_batch(area, how):
-    augment = Augment(size=24, resize=32, fit=how, area=area, **EVERYTHING)
-    images, index = pictures(10), torch.arange(100, 110)
+    augment = Augment(size=24, resize=32, resize_mode=how, area=area, **EVERYTHING)
+    images, index = random_images(10), torch.arange(100, 110)
     aspects = torch.linspace(0.5, 2, 10)
     whole = augment(images, index, 5, aspects)
     assert whole.shape == (10, 3, 24, 24)
@@ -36,7 +36,7 @@ def test_a_sample_is_augmented_the_same_in_any_batch(area, how):
 
 
 def test_seeds_steps_samples_and_repeats_differ():
-    image = pictures(1)
+    image = random_images(1)
     draw = lambda index, step, seed=0: Augment(size=24, resize=32, area=(0.1, 1.0), seed=seed)(  # noqa: E731
         image.expand(len(index), 3, 32, 32), torch.tensor(index), step
     )
@@ -63,13 +63,13 @@ print(json.dumps(torch.stack(parts, 1).flatten(0, 1).round().tolist()))
 def test_processes_agree():
     runs = [subprocess.run([sys.executable, "-c", SCRIPT, n], capture_output=True, check=True) for n in ("1", "2")]
     first, second = (torch.tensor(json.loads(run.stdout)) for run in runs)
-    here = Augment(size=24, area=(0.1, 1.0), **EVERYTHING)(pictures(6), torch.arange(6), 3)
+    here = Augment(size=24, area=(0.1, 1.0), **EVERYTHING)(random_images(6), torch.arange(6), 3)
     assert torch.equal(first, second)
     assert (first - here).abs().max() <= 0.51
 
 
 def positions(count=64):
-    """Pictures that say in red and green where each pixel lies, so that a crop shows its own box."""
+    """Images that say in red and green where each pixel lies, so that a crop shows its own box."""
     at = (torch.arange(count) + 0.5) * 255 / count
     return torch.stack([at.expand(count, count), at[:, None].expand(count, count), torch.zeros(count, count)])[None]
 
@@ -101,7 +101,7 @@ def test_a_crop_that_does_not_fit_is_shrunk_and_keeps_its_proportions():
 
 
 def test_random_crops_reach_every_place_and_no_further():
-    augment = Augment(size=48, resize=64, fit="square", mirror=0.0)
+    augment = Augment(size=48, resize=64, resize_mode="square", mirror=0.0)
     _, _, out = boxes_seen(augment, 3000, 1.0)
     left = (out[:, 0, 0, 0] * 64 - 0.5).round().int()
     assert sorted(set(left.tolist())) == list(range(17))
@@ -111,13 +111,13 @@ def test_random_crops_reach_every_place_and_no_further():
 
 def test_mirroring_happens_as_often_as_asked():
     for share in (0.0, 0.5, 1.0):
-        _, _, out = boxes_seen(Augment(size=48, resize=64, fit="square", mirror=share), 2000, 1.0)
+        _, _, out = boxes_seen(Augment(size=48, resize=64, resize_mode="square", mirror=share), 2000, 1.0)
         mirrored = (out[:, 0, 0, 0] > out[:, 0, 0, -1]).float().mean()
         assert abs(mirrored - share) < 0.05
 
 
 def test_longer_sides_are_padded_with_the_mean_colour_at_random_places():
-    out = Augment(size=56, resize=64, fit="longer")(
+    out = Augment(size=56, resize=64, resize_mode="longer")(
         torch.zeros(200, 3, 64, 64), torch.arange(200), 0, torch.full((200,), 2.0)
     )
     mean = torch.tensor(decode.MEAN_COLOUR)[:, None, None]
@@ -155,7 +155,7 @@ def test_hue_turns_colours_and_leaves_greys_and_lightness_alone():
 
 
 def test_erasing_paints_rectangles_of_the_area_promised():
-    augment = Augment(size=64, resize=64, fit="square", erase=0.7)
+    augment = Augment(size=64, resize=64, resize_mode="square", erase=0.7)
     out = augment(torch.zeros(1000, 3, 64, 64), torch.arange(1000), 0)
     holes = (out == torch.tensor(decode.MEAN_COLOUR)[:, None, None]).all(1)
     share = holes.float().mean((1, 2))
@@ -167,13 +167,13 @@ def test_erasing_paints_rectangles_of_the_area_promised():
 
 
 def test_bytes_and_floats_give_the_same():
-    images, index = pictures(4), torch.arange(4)
+    images, index = random_images(4), torch.arange(4)
     augment = Augment(size=24, resize=32, **EVERYTHING)
     assert torch.equal(augment(images, index, 0), augment(images.float(), index, 0))
 
 
 def test_autocast_does_not_coarsen_the_colours():
-    images, index = pictures(4), torch.arange(4)
+    images, index = random_images(4), torch.arange(4)
     augment = Augment(size=24, resize=32, **EVERYTHING)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = augment(images, index, 0)
@@ -191,11 +191,11 @@ def test_autocast_does_not_coarsen_the_colours():
         ({"erase": float("nan")}, "erase is nan; it must be between 0 and 1"),
         ({"hue": 0.7}, r"hue is 0\.7; it must be between 0 and 0\.5"),
         ({"hue": (0.1,)}, r"hue is \(0\.1,\); it must be between 0 and 0\.5"),
-        ({"seed": "x"}, "seed is 'x'; it must be a whole number"),
-        ({"fit": "wide"}, "fit is 'wide'; it must be 'square', 'shorter' or 'longer'"),
+        ({"seed": "x"}, "seed is 'x'; it must be an integer"),
+        ({"resize_mode": "wide"}, "resize_mode is 'wide'; it must be 'square', 'shorter' or 'longer'"),
         ({"size": 0}, "size is 0 and resize 256; both must be positive"),
         ({"resize": -1}, "size is 224 and resize -1; both must be positive"),
-        ({"size": 8.5}, r"size is 8\.5 and resize 256; both must be positive whole numbers"),
+        ({"size": 8.5}, r"size is 8\.5 and resize 256; both must be positive integers"),
     ],
 )
 def test_bad_options_get_one_sentence(options, message):
@@ -205,9 +205,9 @@ def test_bad_options_get_one_sentence(options, message):
 
 def test_an_index_of_the_wrong_length_gets_one_sentence():
     with pytest.raises(ValueError, match="index has 3 entries for 4 images"):
-        Augment(size=8)(pictures(4), torch.arange(3), 0)
+        Augment(size=8)(random_images(4), torch.arange(3), 0)
     with pytest.raises(ValueError, match="aspects has 1 entries for 4 images"):
-        Augment(size=8)(pictures(4), torch.arange(4), 0, torch.ones(1))
+        Augment(size=8)(random_images(4), torch.arange(4), 0, torch.ones(1))
 
 
 @pytest.mark.parametrize("area", ["0.25:1", 0.25, (0.5,), (0.5, 0.2), (0, 1)])

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tuplet.data import decode, views
-from tuplet.data.crops import crop, mirrored, paint_outside, picture_sizes
+from tuplet.data import views
+from tuplet.data.crops import crop, flipped, paint_outside, resized_sizes
+from tuplet.images.crop import MEAN_COLOUR, CentreCrop, resized_size
 
 
 def bilinear(image, x, y):
@@ -77,26 +78,26 @@ def test_a_whole_pixel_crop_copies_pixels():
     assert torch.allclose(got[:, :, :55], image[:, :, 9:64, 5:61].float(), atol=0.02)
 
 
-def test_the_mirror_image_is_the_picture_from_right_to_left():
+def test_the_mirror_image_is_the_image_from_right_to_left():
     image = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     boxes = torch.tensor([[0.1, 0.2, 0.7, 0.9], [-0.2, 0.0, 1.0, 1.3]])
-    assert torch.allclose(crop(image, mirrored(boxes), 24), crop(image, boxes, 24).flip(3), atol=0.02)
+    assert torch.allclose(crop(image, flipped(boxes), 24), crop(image, boxes, 24).flip(3), atol=0.02)
 
 
 def test_what_lies_outside_is_painted():
     image = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
     box = torch.tensor([[-0.5, 0.0, 1.5, 1.0]])
     got = paint_outside(crop(image, box, 16), box)[0]
-    mean = torch.tensor(decode.MEAN_COLOUR)[:, None, None].float()
+    mean = torch.tensor(MEAN_COLOUR)[:, None, None].float()
     assert (got[:, :, :4] == mean).all()
     assert (got[:, :, 4:12] == 0).all()
     assert (got[:, :, 12:] == mean).all()
 
 
 @given(st.floats(0.2, 5), st.integers(8, 300), st.sampled_from(["square", "shorter", "longer"]))
-def test_pictures_are_as_large_as_fit_makes_them(aspect, size, how):
-    width, height = picture_sizes(torch.tensor([aspect]), size, how)[0].tolist()
-    expected = decode.fitted_size(aspect, size, how)
+def test_images_are_as_large_as_fit_makes_them(aspect, size, how):
+    width, height = resized_sizes(torch.tensor([aspect]), size, how)[0].tolist()
+    expected = resized_size(aspect, size, how)
     assert abs(width - expected[0]) <= (abs(size * aspect % 1 - 0.5) < 1e-3)
     assert abs(height - expected[1]) <= (abs(size / aspect % 1 - 0.5) < 1e-3)
 
@@ -104,21 +105,21 @@ def test_pictures_are_as_large_as_fit_makes_them(aspect, size, how):
 @pytest.mark.parametrize("how", ["square", "shorter", "longer"])
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (64, 64)])
 def test_the_centre_view_is_what_pillow_shows(how, size):
-    """The whole way: a photograph squashed into the store and shown again, beside Pillow's resize and centre crop."""
+    """An image stored as a square and cropped on the device, compared with the centre crop of the file."""
     y, x = np.mgrid[: size[1] * 4, : size[0] * 4]
     waves = np.stack([np.sin(x / 40), np.cos(y / 30), np.sin((x + y) / 50)], -1)
-    photograph = Image.fromarray(((waves + 1) * 127).astype(np.uint8))
-    expected = decode.to_tensor(decode.fit_centre(photograph, 64, 56, how))
-    stored = decode.to_tensor(decode.fit(photograph, 64, "square"))[None]
-    shown = views(stored, 56, resize=64, fit=how, aspects=torch.tensor([size[0] / size[1]]))[0, 0]
+    image = Image.fromarray(((waves + 1) * 127).astype(np.uint8))
+    expected = CentreCrop(56, 64, how)(image)
+    stored = CentreCrop(64, 64, "square")(image)[None]
+    shown = views(stored, 56, resize=64, resize_mode=how, aspects=torch.tensor([size[0] / size[1]]))[0, 0]
     assert (shown - expected.float()).abs().mean() < 1.5
-    painted = (expected == torch.tensor(decode.MEAN_COLOUR)[:, None, None]).all(0)
-    assert ((shown == torch.tensor(decode.MEAN_COLOUR)[:, None, None]).all(0) == painted).float().mean() > 0.98
+    painted = (expected == torch.tensor(MEAN_COLOUR)[:, None, None]).all(0)
+    assert ((shown == torch.tensor(MEAN_COLOUR)[:, None, None]).all(0) == painted).float().mean() > 0.98
 
 
 def test_views_are_centre_corners_and_mirror_images():
     image = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    shown = views(image, 48, resize=64, fit="square", crops=5, mirror=True)
+    shown = views(image, 48, resize=64, resize_mode="square", crops=5, mirror=True)
     assert shown.shape == (2, 10, 3, 48, 48)
     for number, (top, left) in enumerate([(8, 8), (0, 0), (0, 16), (16, 0), (16, 16)]):
         part = image[:, :, top : top + 48, left : left + 48].float()
@@ -130,10 +131,10 @@ def test_bad_requests_get_one_sentence():
     image = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match="crops is 3; it must be 1"):
         views(image, 8, crops=3)
-    with pytest.raises(ValueError, match="how is 'wide'"):
-        views(image, 8, fit="wide")
+    with pytest.raises(ValueError, match="resize_mode is 'wide'"):
+        views(image, 8, resize_mode="wide")
     for size, resize in ((0, 8), (8, 0), (8.5, 8)):
-        with pytest.raises(ValueError, match=f"size is {size} and resize {resize}; both must be positive whole"):
+        with pytest.raises(ValueError, match=f"size is {size} and resize {resize}; both must be positive integers"):
             views(image, size, resize)
 
 

@@ -38,7 +38,7 @@ def test_a_split_without_arguments_is_the_first_half_of_the_classes():
 
 
 def test_a_single_class_cannot_be_split():
-    with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two at least"):
+    with pytest.raises(ValueError, match="the data have 1 class: '0'; a split into train and test needs two or more"):
         features([4]).split()
 
 
@@ -136,7 +136,7 @@ def test_labels_may_be_names():
 
 
 @pytest.mark.filterwarnings("error")
-def test_pictures_may_come_as_a_list_of_arrays():
+def test_images_may_come_as_a_list_of_arrays():
     assert len(from_images([np.zeros((5, 7, 3), np.uint8)] * 2, [0, 1])) == 2
 
 
@@ -154,14 +154,14 @@ def test_it_says_what_it_holds():
         (lambda: Dataset(torch.tensor([0, 1]), ("a", "b"), features=torch.zeros(1, 2)), "features has 1 entries for 2"),
         (lambda: Dataset(torch.tensor([2]), ("a", "b"), features=torch.zeros(1, 2)), "labels run from 2 to 2, outside"),
         (lambda: features([2, 2]).part("train"), "there is no split .train. here; the data have no splits: take"),
-        (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and .* train, val: call"),
+        (lambda: features([2], ["train", "val"]).split(), "no split 'test', nor 'query' and .* train, val: rename"),
         (lambda: features([2, 2]).split(ratio=float("nan")), "a ratio of nan leaves one side of 2 classes empty"),
         (lambda: features([2, 2]).select([True, False]), "the mask has 2 entries for 4 examples"),
         (lambda: features([2, 2]).select([0.7, 1.2]), r"indices must be integers or a mask, got torch\.float32"),
         (lambda: from_images(np.zeros((2, 0, 5), np.uint8), [0, 1]), r"got \(2, 3, 0, 5\)"),
         (
             lambda: from_images([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], [0, 1]),
-            "the list of 2 has members of several shapes; bring them to one shape, or keep pictures in files",
+            "the list of 2 has members of several shapes; bring them to one shape, or keep images in files",
         ),
         (lambda: from_features([[1.0, 2.0], [3.0]], [0, 1]), "the list of 2 has members of several shapes"),
         (lambda: from_features(np.zeros((2, 0)), [0, 1]), r"got torch\.float64 \(2, 0\)"),
@@ -178,7 +178,7 @@ def test_bad_data_get_one_sentence(make, message):
 
 
 def test_types_that_are_not_bytes_or_integers_are_refused():
-    with pytest.raises(TypeError, match=r"images must be bytes from 0 to 255, got torch.float32"):
+    with pytest.raises(TypeError, match=r"images must be uint8 from 0 to 255, got torch.float32"):
         from_images(np.zeros((2, 5, 5), np.float32), [0, 1])
     with pytest.raises(TypeError, match=r"labels must be integers or names, got float64; number the classes with"):
         from_features(np.zeros((2, 5), np.float32), [0.5, 1])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import ImageFont
+from tuplet.data.glyphs import _draw, draw_characters, font_paths
 
 from tuplet import data as tuplet_data
-from tuplet.data.glyphs import _draw, draw_characters, font_paths
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_pixels_in_another_process(glyphs):
     assert other.stdout.strip() == hashlib.sha256(glyphs.images.numpy()).hexdigest()
 
 
-def test_the_pictures_show_something(glyphs):
+def test_the_images_show_something(glyphs):
     contrast = glyphs.images.float().flatten(1).std(1)
     assert contrast.min() > 8
     inverted = glyphs.images[:, :, 0, 0].float().mean(1) < 110

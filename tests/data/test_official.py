@@ -16,7 +16,7 @@ from tuplet import evaluation
 from tuplet.data import official
 
 
-def pictures(folder, names):
+def write_images(folder, names):
     for shade, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def open_small(monkeypatch, layout, source, **counts):
 
 def cub(folder, classes=(1, 1, 100, 101, 200)):
     names = [f"{c:03d}.Bird_{c}/Bird_{c}_{number:04d}.jpg" for number, c in enumerate(classes)]
-    pictures(folder / "CUB_200_2011" / "images", names)
+    write_images(folder / "CUB_200_2011" / "images", names)
     root = folder / "CUB_200_2011"
     (root / "images.txt").write_text("".join(f"{i} {name}\n" for i, name in enumerate(names, 1)))
     (root / "image_class_labels.txt").write_text("".join(f"{i} {c}\n" for i, c in enumerate(classes, 1)))
@@ -55,7 +55,7 @@ def test_a_wrong_count_is_a_sentence(tmp_path):
     assert len(tuplet_data.open(tmp_path, complete=False)) == 5
 
 
-def test_a_photograph_that_is_missing_shows_in_the_count(monkeypatch, tmp_path):
+def test_a_image_that_is_missing_shows_in_the_count(monkeypatch, tmp_path):
     cub(tmp_path)
     (tmp_path / "CUB_200_2011/images/101.Bird_101/Bird_101_0003.jpg").unlink()
     with pytest.raises(ValueError, match=r"has 2 test images, but .* has 1:"):
@@ -64,7 +64,7 @@ def test_a_photograph_that_is_missing_shows_in_the_count(monkeypatch, tmp_path):
     assert data.labels.tolist() == [0, 0, 99, 199]
 
 
-def test_lists_without_any_photograph_are_a_sentence(tmp_path):
+def test_lists_without_any_image_are_a_sentence(tmp_path):
     cub(tmp_path)
     (tmp_path / "CUB_200_2011/images").rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match=r"none of the 5 listed images lies in .*; the first is CUB_"):
@@ -89,7 +89,7 @@ CAR_NAMES = np.array([[f"Car {c}" for c in range(1, 197)]], dtype=object)
 @pytest.mark.parametrize("compressed", [True, False])
 def test_cars_from_the_one_list(monkeypatch, tmp_path, compressed):
     rows = [(f"car_ims/{i:06d}.jpg", 5, c, i % 2) for i, c in enumerate([1, 98, 99, 196])]
-    pictures(tmp_path, [row[0] for row in rows])
+    write_images(tmp_path, [row[0] for row in rows])
     annotations = struct_array(["relative_im_path", "bbox_x1", "class", "test"], rows)
     mat(tmp_path / "cars_annos.mat", compressed, annotations=annotations, class_names=CAR_NAMES)
     data = open_small(monkeypatch, "cars196", tmp_path, train=2, test=2)
@@ -99,7 +99,7 @@ def test_cars_from_the_one_list(monkeypatch, tmp_path, compressed):
 
 
 def test_cars_from_the_lists_of_the_devkit(monkeypatch, tmp_path):
-    pictures(tmp_path, ["cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"])
+    write_images(tmp_path, ["cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"])
     fields = ["bbox_x1", "class", "fname"]
     train = struct_array(fields, [(1, 150, "00001.jpg"), (1, 3, "00002.jpg")])
     mat(tmp_path / "devkit/cars_train_annos.mat", annotations=train)
@@ -136,7 +136,7 @@ def test_stanford_online_products(monkeypatch, tmp_path):
         names = [f"{kind}_final/{number}_0.JPG" for number, _, kind in rows]
         lines = [f"{n} {product} 1 {name}\n" for (n, product, _), name in zip(rows, names, strict=True)]
         (tmp_path / f"Ebay_{split}.txt").write_text("image_id class_id super_class_id path\n" + "".join(lines))
-        pictures(tmp_path, names)
+        write_images(tmp_path, names)
     data = open_small(monkeypatch, "sop", tmp_path, train=3, test=1)
     assert data.labels.tolist() == [0, 0, 1, 2]
     assert data.class_names == ("2", "10", "11")
@@ -149,7 +149,7 @@ def test_in_shop(monkeypatch, tmp_path):
         ("img/WOMEN/Dresses/id_00000007/01_1_front.jpg", "id_00000007", "query"),
         ("img/MEN/Shirts/id_00000007/01_2_side.jpg", "id_00000007", "gallery"),
     ]
-    pictures(tmp_path / "Img", [row[0] for row in rows])
+    write_images(tmp_path / "Img", [row[0] for row in rows])
     (tmp_path / "Eval").mkdir()
     lines = [f"{path}    {item} {split}\n" for path, item, split in rows]
     header = "3\nimage_name item_id evaluation_status\n"
@@ -162,7 +162,9 @@ def test_in_shop(monkeypatch, tmp_path):
 
 def test_lfw_people_and_pairs(monkeypatch, tmp_path):
     people = {"George_W_Bush": 3, "Aaron_Eckhart": 1, "Zhu_Rongji": 2}
-    pictures(tmp_path / "lfw", [f"{name}/{name}_{i:04d}.jpg" for name, n in people.items() for i in range(1, n + 1)])
+    write_images(
+        tmp_path / "lfw", [f"{name}/{name}_{i:04d}.jpg" for name, n in people.items() for i in range(1, n + 1)]
+    )
     data = open_small(monkeypatch, "lfw", tmp_path, test=6)
     assert data.class_names == ("Aaron_Eckhart", "George_W_Bush", "Zhu_Rongji")
     (tmp_path / "pairs.txt").write_text(
@@ -179,7 +181,7 @@ def test_omniglot(monkeypatch, tmp_path):
     names = [f"images_background/Greek/character0{c}/0{c}_0{i}.png" for c in (1, 2) for i in (1, 2)]
     names += ["images_evaluation/Tibetan/character01/09_01.png"]
     names += ["images_background_small1/Greek/character01/01_01.png"]  # a smaller training set, beside the whole one
-    pictures(tmp_path / "Omniglot Dataset", names)
+    write_images(tmp_path / "Omniglot Dataset", names)
     data = open_small(monkeypatch, "omniglot", tmp_path, train=4, test=1)
     assert data.class_names == ("Greek/character01", "Greek/character02", "Tibetan/character01")
     assert data.splits == ("train",) * 4 + ("test",)
@@ -237,14 +239,14 @@ def test_a_layout_that_is_not_there_is_named(tmp_path):
 def test_a_line_with_too_few_columns_is_a_sentence(tmp_path):
     cub(tmp_path)
     (tmp_path / "CUB_200_2011/images.txt").write_text("1 a.jpg\n2\n")
-    with pytest.raises(ValueError, match=r"a line of .*images\.txt in .* has not 2 columns: '2'"):
+    with pytest.raises(ValueError, match=r"a line of .*images\.txt in .* does not have 2 columns: '2'"):
         tuplet_data.open(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (b"1 1\n2 1\n3 100\n4 101\n", "nothing about '5'"),
+        (b"1 1\n2 1\n3 100\n4 101\n", "no entry '5'"),
         (b"1 one\n", "invalid literal for int"),
         (b"1 \xff\n", "'utf-8' codec can't decode"),
         (b"1 1\n2 1\n3 100\n4 101\n5 999\n", "labels run from 0 to 998, outside the 200 class names"),

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.written import pack, picture, write_table
+from data.written import pack, write_image, write_table
 from tuplet import data as tuplet_data
-from tuplet.data.files import Files, Held, Piece
+from tuplet.data.files import Files, InMemory, Slice
 
 
 @pytest.fixture
 def photos(tmp_path):
     folder = tmp_path / "photos"
     for number, name in enumerate(["bee/1.png", "bee/2.JPG", "ant/1.webp", "ant/2.jfif", "cat/big/1.avif"]):
-        picture(folder / name, number * 10)
+        write_image(folder / name, number * 10)
     (folder / "bee" / "notes.txt").write_text("not an image")
     (folder / "bee" / "._1.png").write_bytes(b"what macOS leaves behind")
     return folder
@@ -38,7 +38,7 @@ def test_class_folders_on_disk_and_in_tars(photos, tmp_path, form):
 
 def test_top_folders_may_name_the_splits(tmp_path):
     for name in ["train/ant/1.png", "train/bee/1.png", "test/cat/1.png", "test/cat/2.png"]:
-        picture(tmp_path / name)
+        write_image(tmp_path / name)
     data = tuplet_data.open(tmp_path)
     train, test = data.split()
     assert [train.class_names[c] for c in train.classes] == ["ant", "bee"]
@@ -48,7 +48,7 @@ def test_top_folders_may_name_the_splits(tmp_path):
 def test_the_folders_of_splits_may_be_in_capitals(tmp_path):
     """Else `Train/ant` and `Test/ant` were two classes."""
     for name in ["Train/ant/1.png", "TEST/ant/1.png"]:
-        picture(tmp_path / name)
+        write_image(tmp_path / name)
     data = tuplet_data.open(tmp_path)
     assert data.class_names == ("ant",)
     assert sorted(data.splits) == ["test", "train"]
@@ -57,7 +57,7 @@ def test_the_folders_of_splits_may_be_in_capitals(tmp_path):
 def test_the_one_folder_of_a_tar_may_hold_the_splits(tmp_path):
     """As `tar cf birds.tar birds` packs it; else `birds/train/ant` and `birds/test/ant` were two classes."""
     for name in ["birds/train/ant/1.png", "birds/test/ant/1.png", "birds/test/bee/1.png"]:
-        picture(tmp_path / "here" / name)
+        write_image(tmp_path / "here" / name)
     data = tuplet_data.open(pack(tmp_path / "here", tmp_path / "birds.tar"))
     assert data.class_names == ("ant", "bee")
     assert sorted(data.splits) == ["test", "test", "train"]
@@ -65,10 +65,10 @@ def test_the_one_folder_of_a_tar_may_hold_the_splits(tmp_path):
 
 def test_folders_named_like_splits_among_others_are_classes(tmp_path):
     for name in ["birds/train/1.png", "birds/test/1.png", "cars/train/1.png"]:
-        picture(tmp_path / name)
+        write_image(tmp_path / name)
     assert tuplet_data.open(tmp_path).class_names == ("birds/test", "birds/train", "cars/train")
     assert tuplet_data.open(tmp_path / "birds").class_names == ("test", "train")
-    picture(tmp_path / "one" / "cars" / "train" / "vw" / "1.png")
+    write_image(tmp_path / "one" / "cars" / "train" / "vw" / "1.png")
     assert tuplet_data.open(tmp_path / "one").class_names == ("cars/train/vw",)
 
 
@@ -76,8 +76,8 @@ def test_folders_named_like_splits_among_others_are_classes(tmp_path):
 def test_splits_beside_something_else_are_classes_and_that_is_said(tmp_path, top):
     """Else `train/ant` and `test/ant` would be two classes, and the result no split's, without a word."""
     for name in ["train/ant/1.png", "Test/ant/1.png", "more/bee/1.png"]:
-        picture(tmp_path / "set" / f"{top}{name}")
-    said = "Test and train in .* are taken for parts of classes' names, since more/bee lies beside them; if .* move it"
+        write_image(tmp_path / "set" / f"{top}{name}")
+    said = "Test and train in .* are read as parts of class names, since more/bee lies beside them; if .* move it"
     with pytest.warns(UserWarning, match=said):
         data = tuplet_data.open(tmp_path / "set")
     assert len(data.class_names) == 3
@@ -86,15 +86,15 @@ def test_splits_beside_something_else_are_classes_and_that_is_said(tmp_path, top
 
 def test_a_folder_may_have_the_ending_of_a_file(tmp_path):
     for name in ("birds.csv", "birds.npz"):
-        picture(tmp_path / name / "ant" / "1.png")
+        write_image(tmp_path / name / "ant" / "1.png")
         assert tuplet_data.open(tmp_path / name).class_names == ("ant",)
 
 
 def test_members_of_plain_tars_are_read_in_place_and_of_compressed_ones_from_memory(photos, tmp_path):
     plain = Files.of(pack(photos, tmp_path / "p.tar"))
     packed = Files.of(pack(photos, tmp_path / "p.tar.gz", "w:gz"))
-    assert all(isinstance(location, Piece) for location in plain.values())
-    assert all(isinstance(location, Held) for location in packed.values())
+    assert all(isinstance(location, Slice) for location in plain.values())
+    assert all(isinstance(location, InMemory) for location in packed.values())
     assert list(plain) == list(packed)
     assert [plain.content(name) for name in plain] == [packed.content(name) for name in packed]
 
@@ -134,7 +134,7 @@ def test_a_file_of_which_a_tar_leaves_out_the_zeros_is_whole(tmp_path):
 def test_one_changed_byte_of_a_compressed_tar_gets_one_sentence(tmp_path, form):
     noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)
     for number in range(20):
-        picture(tmp_path / "set" / "ant" / f"{number}.png")
+        write_image(tmp_path / "set" / "ant" / f"{number}.png")
         Image.fromarray(noise + np.uint8(number)).save(tmp_path / "set" / "ant" / f"{number}.png")
     path = pack(tmp_path / "set", tmp_path / "set.tar", f"w:{form}")
     content = bytearray(path.read_bytes())
@@ -168,8 +168,8 @@ def test_a_tar_cut_short_gets_one_sentence(photos, tmp_path, mode):
 
 def test_links_to_folders_are_followed_but_not_round_and_round(tmp_path):
     for name in ("ant", "bee"):
-        picture(tmp_path / "set" / name / "1.png")
-    picture(tmp_path / "elsewhere" / "1.png")
+        write_image(tmp_path / "set" / name / "1.png")
+    write_image(tmp_path / "elsewhere" / "1.png")
     (tmp_path / "set" / "cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "set" / "ant" / "up").symlink_to("..")
     (tmp_path / "set" / "bee" / "beside").symlink_to("../ant")
@@ -196,27 +196,41 @@ def test_a_folder_that_may_not_be_read_is_named_and_not_passed_over(photos, monk
         tuplet_data.open(photos)
 
 
-def test_other_archives_and_single_pictures_get_one_sentence(tmp_path):
-    picture(tmp_path / "photo.png")
+def test_other_archives_and_single_images_get_one_sentence(tmp_path):
+    write_image(tmp_path / "photo.png")
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
         archive.write(tmp_path / "photo.png", "ant/photo.png")
     (tmp_path / "list.tsv").write_text("path\tlabel\nphoto.png\t1\n")
     for name in ("photos.zip", "list.tsv"):
-        with pytest.raises(ValueError, match=rf"{name} is no folder, tar, table \(\.csv, \.parquet\) or features file"):
+        with pytest.raises(
+            ValueError, match=rf"{name} is no folder, tar, table \(\.csv, \.parquet, \.arrow\) or features file"
+        ):
             tuplet_data.open(tmp_path / name)
-    with pytest.raises(ValueError, match=r"photo\.png is one picture; give the folder of the class folders"):
+    with pytest.raises(ValueError, match=r"photo\.png is a single image; give the folder that holds"):
         tuplet_data.open(tmp_path / "photo.png")
 
 
 def test_folders_without_classes_or_images_get_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="holds no images; expected folders, one a class"):
+    with pytest.raises(ValueError, match="holds no images; expected one folder per class"):
         tuplet_data.open(tmp_path)
-    (tmp_path / "photo.HEIC").write_text("of a telephone")
-    with pytest.raises(ValueError, match=r"holds no images, only files such as photo\.HEIC; expected folders, one a"):
+    (tmp_path / "photo.MOV").write_text("of a telephone")
+    with pytest.raises(
+        ValueError, match=r"holds no images, only files such as photo\.MOV; expected one folder per class"
+    ):
         tuplet_data.open(tmp_path)
-    picture(tmp_path / "loose.png")
-    with pytest.raises(ValueError, match=r"the image loose\.png in .* lies in no class folder"):
+    write_image(tmp_path / "loose.png")
+    with pytest.raises(ValueError, match=r"all 1 images in .*, such as loose\.png, lie in no class folder; make"):
         tuplet_data.open(tmp_path)
+
+
+def test_images_beside_the_class_folders_are_ignored_and_counted(photos):
+    before = tuplet_data.open(photos)
+    write_image(photos / "stray.png")
+    with pytest.warns(UserWarning, match=r"^1 image, stray\.png, is ignored: in .*photos but in no class folder; move"):
+        assert list(tuplet_data.open(photos).images) == list(before.images)
+    write_image(photos / "other.png")
+    with pytest.warns(UserWarning, match=r"^2 images, such as other\.png, are ignored: in "):
+        assert tuplet_data.open(photos).class_names == before.class_names
 
 
 def test_options_that_the_source_does_not_take_are_refused(photos, tmp_path):
@@ -232,19 +246,17 @@ def test_what_is_not_there_gets_one_sentence(tmp_path):
         tuplet_data.open(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the name of the data is empty; give a folder, a tar"):
         tuplet_data.open("")
-    with pytest.raises(
-        TypeError, match=r"the data are a ndarray and no path; make a dataset of arrays with from_features"
-    ):
+    with pytest.raises(TypeError, match=r"the data are a ndarray, not a path; make a dataset of arrays with"):
         tuplet_data.open(np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="layout is 'cub'; it must be one of cub200, cars196"):
+    with pytest.raises(ValueError, match="there is no layout 'cub'; did you mean 'cub200'"):
         tuplet_data.open(tmp_path, layout="cub")
 
 
 def test_a_file_that_was_appended_to_a_tar_again_counts_once(tmp_path):
-    picture(tmp_path / "ant" / "1.png", 1)
+    write_image(tmp_path / "ant" / "1.png", 1)
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
         tar.add(tmp_path / "ant" / "1.png", "ant/1.png")
-        picture(tmp_path / "ant" / "1.png", 9)
+        write_image(tmp_path / "ant" / "1.png", 9)
         tar.add(tmp_path / "ant" / "1.png", "ant/1.png")
     data = tuplet_data.open(tmp_path / "t.tar")
     assert len(data) == 1

@@ -1,4 +1,4 @@
-"""The real photographs and drawings, where the environment variable TUPLET_DATA says they are."""
+"""The real images and drawings, where the environment variable TUPLET_DATA says they are."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_cub_has_the_papers_split(cub):
     assert cub.class_names[0] == "001.Black_footed_Albatross"
 
 
-def test_photographs_come_out_of_the_tars_in_their_true_proportions(cub):
+def test_images_come_out_of_the_tars_in_their_true_proportions(cub):
     some = cub.select(torch.arange(0, len(cub), 600))
     store = tuplet_data.load(some, 64, workers=2)
     assert store.values.shape == (20, 3, 64, 64)

@@ -19,14 +19,16 @@ from PIL import Image
 
 from tuplet import data as tuplet_data
 from tuplet.data import Dataset, from_features, from_images, hold, load, store
-from tuplet.data.batches import _send, ahead, batches
+from tuplet.data.batching import _send, batches, map_in_threads
 from tuplet.data.cache import fingerprint
+from tuplet.errors import OptionWarning
+from tuplet.images.crop import CentreCrop
 from tuplet.sampling import HardClassSampler, NPairSampler
 
 
 @pytest.fixture
 def photos(tmp_path):
-    """Forty photographs of many sizes in four class folders."""
+    """Forty images of many sizes in four class folders."""
     rng = np.random.default_rng(0)
     for number in range(40):
         path = tmp_path / "photos" / f"class{number % 4}" / f"{number:02d}.png"
@@ -78,7 +80,7 @@ def test_bad_files_stop_the_run_or_are_skipped_counted_and_named(photos, tmp_pat
         assert len(good) == len(good.data) == len(good.values) == 30
         assert len(good.skipped) == 10
         # From Python 3.12 on there may be another, of processes that are forked beside threads.
-        [said] = [str(warning.message) for warning in caught if warning.category is UserWarning]
+        [said] = [str(warning.message) for warning in caught if warning.category is OptionWarning]
         for number, sentence in good.skipped.items():
             assert data.path(number) in bad
             assert data.path(number) in sentence
@@ -93,13 +95,13 @@ def test_bad_files_stop_the_run_or_are_skipped_counted_and_named(photos, tmp_pat
 def test_the_cache_is_used_again_and_a_changed_file_makes_a_new_one(photos, tmp_path, monkeypatch):
     data = tuplet_data.open(photos)
     first = load(data, 24, tmp_path / "cache", workers=0)
-    before = fingerprint(data, 24)
+    before = fingerprint(data, [CentreCrop(24, 24, "square")])
     with monkeypatch.context() as patch:
         patch.setattr(store, "_decode", lambda *_: pytest.fail("the cache was there"))
         again = load(data, 24, tmp_path / "cache", workers=0)
     assert torch.equal(first.values, again.values)
     Image.new("RGB", (30, 30)).save(data.path(0))
-    assert fingerprint(data, 24) != before != fingerprint(data, 25)
+    assert fingerprint(data, [CentreCrop(24, 24, "square")]) != before != fingerprint(data, [CentreCrop(24, 24)])
     assert load(data, 24, tmp_path / "cache", workers=0).values[0].max() == 0
 
 
@@ -136,7 +138,7 @@ def partial_of(folder, pid):
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a descriptor may be closed while we look
             target = os.readlink(descriptor)
-            if target.startswith(str(folder)) and target.endswith("pixels.u8"):
+            if target.startswith(str(folder)) and target.endswith("pixels0.u8"):
                 return os.path.getsize(target)
     return 0
 
@@ -174,16 +176,16 @@ def test_two_processes_fill_a_cache_once(photos, tmp_path):
 
 def test_a_disk_that_is_too_small_gets_one_sentence(photos, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(OSError, match=r"the cache of 40 pictures needs 0\.0 GiB and .* has 0\.0 GiB free; make room"):
+    with pytest.raises(OSError, match=r"the cache of 40 images needs 0\.0 GiB and .* has 0\.0 GiB free; make room"):
         load(tuplet_data.open(photos), 24, tmp_path / "cache", workers=0)
 
 
 def test_a_cache_that_was_tampered_with_gets_one_sentence(photos, tmp_path):
     data = tuplet_data.open(photos)
     load(data, 24, tmp_path / "cache", workers=0)
-    (pixels,) = (tmp_path / "cache").glob("*/pixels.u8")
+    (pixels,) = (tmp_path / "cache").glob("*/pixels0.u8")
     os.truncate(pixels, 1000)
-    with pytest.raises(ValueError, match="holds 1,000 bytes for 40 pictures; delete that folder"):
+    with pytest.raises(ValueError, match="holds 1,000 bytes for 40 images; delete that folder"):
         load(data, 24, tmp_path / "cache", workers=0)
     (pixels.parent / "facts.json").write_text("{")
     with pytest.raises(ValueError, match=r"the cache .* cannot be read \(Expecting .*\); delete that folder"):
@@ -218,7 +220,7 @@ def test_arrays_on_disk_are_told_apart_by_their_content(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_pictures_of_tars_on_disk_are_told_apart(photos, tmp_path, mode):
+def test_images_of_tars_on_disk_are_told_apart(photos, tmp_path, mode):
     """A plain tar by its place and date, one that is compressed by the content of its files."""
     stores = []
     for name in ("one", "other"):
@@ -246,7 +248,7 @@ def test_bad_requests_get_one_sentence(photos):
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_a_dataset_without_one_readable_picture_gets_one_sentence(photos, tmp_path, folder):
+def test_a_dataset_without_one_readable_image_gets_one_sentence(photos, tmp_path, folder):
     data = tuplet_data.open(photos).select([0, 1])
     for i in range(2):
         Path(data.path(i)).write_bytes(b"plain text")
@@ -256,9 +258,9 @@ def test_a_dataset_without_one_readable_picture_gets_one_sentence(photos, tmp_pa
 
 @pytest.mark.parametrize("size", [0, -3, 4.5])
 def test_a_size_that_is_none_gets_one_sentence(photos, size):
-    with pytest.raises(ValueError, match=f"size is {size}; it must be a positive whole number"):
+    with pytest.raises(ValueError, match=f"size is {size} and resize {size}; both must be positive integers"):
         load(tuplet_data.open(photos), size)
-    with pytest.raises(ValueError, match=f"size is {size}; it must be a positive whole number"):
+    with pytest.raises(ValueError, match=f"size is {size} and resize {size}; both must be positive integers"):
         load(from_images(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), size)
 
 
@@ -279,16 +281,16 @@ def test_names_that_are_no_unicode_can_be_cached(tmp_path):
     assert load(data, 8, tmp_path / "cache").values.shape == (1, 3, 8, 8)
 
 
-def test_a_picture_skipped_for_its_size_is_read_once_the_limit_is_raised(photos, tmp_path, monkeypatch):
+def test_an_image_skipped_for_its_size_is_read_once_the_limit_is_raised(photos, tmp_path, monkeypatch):
     data = tuplet_data.open(photos)
-    monkeypatch.setattr("tuplet.data.decode.MAX_PIXELS", 1500)
+    monkeypatch.setattr("tuplet.images.limits.MAX_PIXELS", 1500)
     with pytest.warns(UserWarning, match="of 40 images were skipped"):
         load(data, 8, tmp_path / "cache", workers=0, on_error="skip")
     monkeypatch.undo()
     assert len(load(data, 8, tmp_path / "cache", workers=0, on_error="skip")) == 40
 
 
-def test_pictures_can_be_read_where_there_are_no_file_locks():
+def test_images_can_be_read_where_there_are_no_file_locks():
     """Windows has no fcntl; only filling a cache needs it."""
     script = "import sys; sys.modules['fcntl'] = None; import tuplet.data, tuplet.models, tuplet.sampling"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -331,12 +333,12 @@ def test_reading_ahead_keeps_order_works_in_a_thread_and_passes_errors_on():
             drawn.append(number)
             yield number
 
-    for received, (number, thread) in enumerate(ahead(lambda n: (n, threading.get_ident()), items(), 1, 1)):
+    for received, (number, thread) in enumerate(map_in_threads(lambda n: (n, threading.get_ident()), items(), 1, 1)):
         assert number == received
         assert thread != here
         assert len(drawn) <= received + 2
     with pytest.raises(ZeroDivisionError):
-        list(ahead(lambda n: 1 / n, [1, 0], 1, 1))
+        list(map_in_threads(lambda n: 1 / n, [1, 0], 1, 1))
 
 
 def test_a_sampler_drawn_ahead_resumes_exactly():
@@ -346,7 +348,7 @@ def test_a_sampler_drawn_ahead_resumes_exactly():
 
     def run(sampler, moves, start, count):
         received = []
-        for step, batch in enumerate(ahead(lambda indices: indices, sampler, 1, 1), start):
+        for step, batch in enumerate(map_in_threads(lambda indices: indices, sampler, 1, 1), start):
             received.append(batch)
             moves.append(step)
             if len(received) == count:

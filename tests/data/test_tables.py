@@ -5,16 +5,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from data.written import pack, picture, write_table
+from data.written import pack, write_image, write_table
 from tuplet import data as tuplet_data
-from tuplet.data.files import Piece
+from tuplet.data.files import Slice
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_of_paths_labels_and_splits(tmp_path, ending):
     rows = []
     for number, (name, label, split) in enumerate([("a", 10, "train"), ("b", 9, "train"), ("c", 10, "test")]):
-        picture(tmp_path / "sub" / f"{name}.png", number)
+        write_image(tmp_path / "sub" / f"{name}.png", number)
         rows.append({"path": f"sub/{name}.png", "label": label, "split": split, "class": f"kind {label}"})
     data = tuplet_data.open(write_table(tmp_path / f"t.{ending}", rows))
     assert data.labels.tolist() == [1, 0, 1]
@@ -27,7 +27,7 @@ def test_tables_of_paths_labels_and_splits(tmp_path, ending):
 def test_labels_may_be_names_and_columns_may_be_called_otherwise(tmp_path):
     rows = []
     for name in "ab":
-        picture(tmp_path / f"{name}.png")
+        write_image(tmp_path / f"{name}.png")
         rows.append({"file": f"{name}.png", "species": f"species {name}"})
     path = write_table(tmp_path / "t.csv", rows)
     data = tuplet_data.open(path, columns={"path": "file", "label": "species"})
@@ -35,23 +35,23 @@ def test_labels_may_be_names_and_columns_may_be_called_otherwise(tmp_path):
 
 
 def test_splits_may_be_in_capitals(tmp_path):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     rows = [{"path": "a.png", "label": label, "split": split} for label, split in enumerate(("Train", "TRAIN", "Test"))]
     train, test = tuplet_data.open(write_table(tmp_path / "t.csv", rows)).split()
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1], [2])
 
 
 def test_paths_inside_tars_and_true_proportions(tmp_path):
-    """Pictures squashed into squares, in two tars beside the table, whose width and height tell their proportions."""
+    """Images squashed into squares, in two tars beside the table, whose width and height tell their proportions."""
     rows = []
     for part in ("train", "test"):
         for number in range(2):
-            picture(tmp_path / part / f"{part}/{number}.png", 10 * number, size=(32, 32))
+            write_image(tmp_path / part / f"{part}/{number}.png", 10 * number, size=(32, 32))
             rows.append({"path": f"{part}/{number}.png", "label": number, "split": part, "width": 60, "height": 40})
         pack(tmp_path / part, tmp_path / f"birds_{part}.tar")
     pack(tmp_path / "train", tmp_path / "cars_train.tar")  # another table's, with the same names in it
     data = tuplet_data.open(write_table(tmp_path / "birds.csv", rows))
-    assert all(isinstance(image, Piece) for image in data.images)
+    assert all(isinstance(image, Slice) for image in data.images)
     assert data.aspects.tolist() == [1.5] * 4
     assert [data.image(i).getpixel((0, 0))[0] for i in range(4)] == [0, 10, 0, 10]
     store = tuplet_data.load(data, size=16, workers=2)
@@ -67,20 +67,20 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
         ("path\tlabel\na.png\t1, 2\n", r"has the one column 'path\\tlabel'; separate path and label by commas"),
         ("", "t.csv is empty; its first line must name the columns path and label"),
         ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2; put fields that hold commas in quotes"),
-        ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 both 'y' and 'x'"),
+        ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 'y' and 'x'"),
         ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* has the size 5 × 0; both must be numbers above 0"),
         ("path,label,width,height\na.png,1,5,tall\n", "row 2 of .* has the size 5 × tall"),
         ("path,label\na.png,1\na.png,\n", "row 3 of .* has no label"),
         ("path,label\na.png,1\na.png, \n", "row 3 of .* has no label"),
         ("path,label,label\na.png,1,2\n", "has the column 'label' twice"),
         ("path,label,width,height\na.png,1,inf,9\n", "row 2 of .* has the size inf × 9; both must be numbers above 0"),
-        ("path,label\na.png,1\na.png,01\n", "writes the label 1 both '01' and '1'; write it one way"),
+        ("path,label\na.png,1\na.png,01\n", "writes the label 1 as '01' and as '1'; write it one way"),
         ('path,label\n"a.png,1\n' + "a.png,1\n" * 20_000, r"t\.csv cannot be read \(field larger .*\); .* quotes"),
         ("path,label\na.png,caf\xe9\n", r"t\.csv is not in UTF-8: .*; save it as UTF-8"),
     ],
 )
 def test_bad_tables_get_one_sentence(tmp_path, text, message):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
@@ -89,8 +89,14 @@ def test_bad_tables_get_one_sentence(tmp_path, text, message):
 
 def test_columns_that_no_table_has_are_named_first(tmp_path):
     (tmp_path / "t.csv").write_text("image,label\na.png,1\n")
-    with pytest.raises(ValueError, match="columns names 'paths'; the columns are path, label"):
+    with pytest.raises(ValueError, match="columns has 'paths'; did you mean 'path'"):
         tuplet_data.open(tmp_path / "t.csv", columns={"paths": "image"})
+
+
+def test_a_missing_column_is_explained_with_an_example(tmp_path):
+    (tmp_path / "t.csv").write_text("file,label\na.png,1\n")
+    with pytest.raises(ValueError, match="no column 'path'; its columns are file, label: rename one, or give columns="):
+        tuplet_data.open(tmp_path / "t.csv")
 
 
 def test_a_damaged_parquet_table_is_named(tmp_path):
@@ -107,13 +113,13 @@ def test_a_label_that_is_no_number_is_missing_in_a_parquet_table(tmp_path):
 
 def test_spaces_around_a_field_do_not_make_another_class(tmp_path):
     for name in "ab":
-        picture(tmp_path / f"{name}.png")
+        write_image(tmp_path / f"{name}.png")
     (tmp_path / "t.csv").write_text("path, label\na.png, 3\n b.png,3 \n")
     assert tuplet_data.open(tmp_path / "t.csv").class_names == ("3",)
 
 
 def test_endings_may_be_in_capitals(tmp_path):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     write_table(tmp_path / "t.csv", [{"path": "a.png", "label": 0}]).rename(tmp_path / "T.CSV")
     write_table(tmp_path / "t.parquet", [{"path": "a.png", "label": 0}]).rename(tmp_path / "T.Parquet")
     np.savez(tmp_path / "v.npz", features=np.eye(2), labels=[0, 1])
@@ -123,21 +129,21 @@ def test_endings_may_be_in_capitals(tmp_path):
 
 @pytest.mark.parametrize("stem", ["birds", "birds[1]"])
 def test_paths_inside_tars_may_begin_with_a_dot_and_a_slash(tmp_path, stem):
-    picture(tmp_path / "set" / "sub" / "a.png", 7)
+    write_image(tmp_path / "set" / "sub" / "a.png", 7)
     pack(tmp_path / "set", tmp_path / f"{stem}.tar")
     data = tuplet_data.open(write_table(tmp_path / f"{stem}.csv", [{"path": "./sub/a.png", "label": 0}]))
     assert data.image(0).getpixel((0, 0))[0] == 7
 
 
 def test_images_that_a_table_names_in_vain_are_counted(tmp_path):
-    picture(tmp_path / "a.png")
+    write_image(tmp_path / "a.png")
     path = write_table(tmp_path / "t.csv", [{"path": f"{name}.png", "label": 0} for name in "abc"])
     with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png; paths start"):
         tuplet_data.open(path)
 
 
 def test_a_name_in_two_tars_is_refused(tmp_path):
-    picture(tmp_path / "x" / "a.png")
+    write_image(tmp_path / "x" / "a.png")
     pack(tmp_path / "x", tmp_path / "t1.tar")
     pack(tmp_path / "x", tmp_path / "t2.tar")
     path = write_table(tmp_path / "t.csv", [{"path": "a.png", "label": 0}])

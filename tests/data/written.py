@@ -1,4 +1,4 @@
-"""Small real pictures, tars and tables, written for readers to open."""
+"""Small real images, tars and tables, written for readers to open."""
 
 import csv
 import tarfile
@@ -6,7 +6,7 @@ import tarfile
 from PIL import Image
 
 
-def picture(path, shade=0, size=(6, 4)):
+def write_image(path, shade=0, size=(6, 4)):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (shade, 0, 0)).save(path)
 

@@ -1,7 +1,6 @@
 """k-means, NMI, AMI and pairwise F1 against pair loops and scikit-learn."""
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
 from tuplet import evaluation as ev
-from tuplet.evaluation.seeding import POOL_ENTRIES, plus_plus, pools
+from tuplet.evaluation import k_means
+from tuplet.evaluation.k_means import POOL_ENTRIES, plus_plus, pools
 
 PARTITIONS = st.integers(1, 40).flatmap(
     lambda n: st.tuples(
@@ -41,7 +41,7 @@ def test_agreement_of_partitions(partitions):
     labels, clusters = partitions
     assert ev.pairwise_f1(labels, clusters) == pytest.approx(literal_f1(labels, clusters))
     assert ev.nmi(labels, clusters) == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=1e-10)
-    # Where both partitions agree by force, AMI is a rounding over a rounding in both.
+    # If both partitions consist of singletons, AMI is one rounding error divided by another.
     if len(set(labels)) < len(labels) or len(set(clusters)) < len(clusters):
         assert ev.ami(labels, clusters) == pytest.approx(adjusted_mutual_info_score(labels, clusters), abs=1e-8)
 
@@ -56,7 +56,7 @@ def test_agreement_of_large_partitions_with_scikit_learn():
     assert abs(ev.ami(labels, permuted)) < 0.02 < ev.nmi(labels, permuted)
 
 
-def test_one_partition_of_singletons_and_one_of_everything():
+def test_partitions_into_singletons_or_into_one_group():
     assert ev.nmi([0, 0, 0], [1, 1, 1]) == ev.ami([0, 0, 0], [1, 1, 1]) == ev.pairwise_f1([0, 0, 0], [1, 1, 1]) == 1.0
     assert ev.nmi([0, 0, 0], [1, 2, 3]) == ev.ami([0, 0, 0], [1, 2, 3]) == ev.pairwise_f1([0, 0, 0], [1, 2, 3]) == 0.0
     assert ev.pairwise_f1([0, 1, 2], [3, 4, 5]) == 1.0
@@ -77,7 +77,7 @@ def test_planted_clusters_are_found(dtype):
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
 @pytest.mark.parametrize("offset", [0.0, 100.0])
-def test_place_and_size_do_not_matter(scale, offset):
+def test_offset_and_scale_change_nothing(scale, offset):
     x, y = planted(spread=0.01)
     assert ev.clustering((x + offset) * scale, y, runs=1)["nmi"] == pytest.approx(1.0)
 
@@ -119,7 +119,7 @@ def test_a_seed_gives_the_same_clusters_alone_and_among_others():
 
 @pytest.mark.parametrize("clusters", [1, 2, 5, 9, 30])
 def test_fewer_different_points_than_clusters(clusters):
-    """Empty clusters are moved, but there may be nowhere to go: it ends, and copies stay together."""
+    """Empty clusters cannot all find a point of their own: k-means ends, and copies stay together."""
     points = torch.randn(5, 3, generator=torch.Generator().manual_seed(7))
     which = torch.arange(30) % 5
     [labels] = ev.kmeans(points[which], clusters)
@@ -134,29 +134,25 @@ def test_as_many_clusters_as_points():
     assert ev.clustering(x, range(40), runs=1) == pytest.approx({"nmi": 1.0, "f1": 1.0, "ami": 1.0})
 
 
-def test_empty_clusters_start_again_far_from_their_centres():
-    from tuplet.evaluation.kmeans import _means
-
+def test_empty_clusters_restart_at_the_farthest_points():
     points = torch.tensor([[0.0], [1.0], [10.0]])
     # Half of |x|² less the squared distance from the centre, here 9, 4 and 25.
     values = (points[:, 0].square() - torch.tensor([9.0, 4.0, 25.0])) / 2
-    means = _means(points, torch.tensor([2, 2, 2]), values, 3)
+    means = k_means._means(points, torch.tensor([2, 2, 2]), values, 3)
     assert means[:, 0].tolist() == pytest.approx([10.0, 0.0, 11 / 3])
 
 
-def test_tables_that_are_kept_and_in_blocks_change_nothing(monkeypatch):
-    from tuplet.evaluation.kmeans import kmeans
-
+def test_block_size_and_cached_tables_change_nothing(monkeypatch):
     x = torch.randint(-9, 10, (400, 6), generator=torch.Generator().manual_seed(9)).double()
     x[:60] = x[0]
-    kept = kmeans(x, 50, seeds=range(4))
-    for name, budget in (("BLOCK_POINTS", 150), ("TABLE_ENTRIES", 7_000)):
-        monkeypatch.setattr(sys.modules[kmeans.__module__], name, {"cpu": budget, "cuda": budget})
-        assert torch.equal(kmeans(x, 50, seeds=range(4)), kept)
+    kept = ev.kmeans(x, 50, seeds=range(4))
+    for name, limit in (("BLOCK_POINTS", 150), ("TABLE_ENTRIES", 7_000)):
+        monkeypatch.setitem(getattr(k_means, name), "cpu", limit)
+        assert torch.equal(ev.kmeans(x, 50, seeds=range(4)), kept)
 
 
-def test_seeding_draws_by_squared_distance():
-    """Of three places, 0, 1 and 3 from the first centre, the second centre is drawn with chances 0 : 1 : 9."""
+def test_starts_are_drawn_by_squared_distance():
+    """Points at distances 0, 1 and 3 from the first centre are drawn with chances 0 : 1 : 9."""
     points = torch.tensor([[0.0], [1.0], [3.0]])
     starts = plus_plus(points, 2, range(6000), draws=1)
     assert torch.bincount(starts[:, 0]).double().div(6000).tolist() == pytest.approx([1 / 3] * 3, abs=0.02)
@@ -192,8 +188,8 @@ def test_starts_from_pools_are_as_good_as_from_single_draws(spread):
     assert pooled < 1.01 * single
 
 
-def test_starts_are_different_points_even_where_few_hold_all_the_distance():
-    """Each far point is in a pool once, whatever its share, so that nothing is chosen twice and none is left out."""
+def test_starts_are_different_points_even_if_a_few_hold_all_the_distance():
+    """A pool holds each far point once: none is chosen twice, and none is left out."""
     generator = torch.Generator().manual_seed(10)
     x = torch.randn(500, 4, generator=generator)
     x[::10] *= 1000
@@ -209,13 +205,13 @@ def test_pools_give_every_centre_once_and_stay_small(clusters, count):
     assert all(size == 1 or size * 7 * count <= POOL_ENTRIES for _, size in made)
 
 
-def test_bad_input_gets_one_sentence():
+def test_bad_input_raises_a_clear_error():
     x, y = planted(classes=3, each=2)
     with pytest.raises(ValueError, match="clusters must be at most the 6 points, got 7"):
         ev.kmeans(x, 7)
     with pytest.raises(ValueError, match="iterations must be a positive integer, got 0"):
         ev.kmeans(x, 2, iterations=0)
-    with pytest.raises(TypeError, match=r"seeds must be several numbers, got 3; give \(3,\)"):
+    with pytest.raises(TypeError, match=r"seeds must be a sequence of numbers, got 3; give \(3,\)"):
         ev.kmeans(x, 2, seeds=3)
     with pytest.raises(ValueError, match="seeds must not be empty"):
         ev.kmeans(x, 2, seeds=())

@@ -1,4 +1,4 @@
-"""Several embeddings as one, against the literal definitions."""
+"""Concatenated and averaged embeddings against the literal definitions."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_half_precision_and_arrays_become_float32():
     assert joined.dtype == torch.float32
 
 
-def test_bad_parts_get_one_sentence():
+def test_bad_parts_raise_a_clear_error():
     cases = [
         (lambda: ev.concatenate([torch.eye(2), torch.eye(3)]), "one row for each example, got \\[2, 3\\] rows"),
         (lambda: ev.concatenate([torch.eye(2)], weights=[1.0, 2.0]), "weights must be 1 numbers from 0 up"),
@@ -57,7 +57,7 @@ def test_bad_parts_get_one_sentence():
         ),
         (
             lambda: ev.average_views([torch.eye(2), torch.eye(2)[:, :1]]),
-            "views must have one dimension, got \\[2, 1\\]",
+            "views must have the same dimension, got \\[2, 1\\]",
         ),
         (lambda: ev.average_views([torch.eye(2)], metric="euclidean"), "metric must be one of 'cosine', 'dot'"),
         (lambda: ev.concatenate([torch.eye(2)], weights=[float("inf")]), "weights must be 1 numbers from 0 up, got"),

@@ -1,4 +1,4 @@
-"""The same numbers on a GPU, where there is one: the very same, since exact scores do not depend on the device."""
+"""Results on a GPU equal those on a CPU, because exact scores do not depend on the device."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ NAMES = ("recall_at_1", "recall_at_10", "mean_average_precision", "map_at_r", "r
 
 
 def clustered(count=1200, classes=100, dim=96, dtype=torch.float32):
-    """Noisy classes with copies among them, so that ties and near ties abound."""
+    """Noisy classes with copies, so that there are many ties and near ties."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, classes, (count,), generator=generator)
     x = torch.randn(classes, dim, generator=generator)[labels] + 2 * torch.randn(count, dim, generator=generator)
@@ -31,7 +31,7 @@ def test_ranks_equal_those_of_the_cpu(metric, dtype):
             torch.testing.assert_close(values[name], expected[name], rtol=1e-12, atol=1e-14)
 
 
-def test_many_positives_are_sorted_there_too():
+def test_many_positives_are_ranked_by_sorting():
     x, y = clustered(classes=3)
     values, _ = ev.per_query(x.cuda(), y, metrics=NAMES)
     expected, _ = ev.per_query(x, y, metrics=NAMES)
@@ -60,7 +60,7 @@ def test_draws_do_not_depend_on_the_device():
     assert ev.recognition(x.cuda(), y.cuda(), k=5) == ev.recognition(x, y, k=5)
 
 
-def test_planted_clusters_are_found_and_a_seed_repeats():
+def test_planted_clusters_are_found_and_seeds_are_reproducible():
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(4000) % 400
     x = (torch.randn(400, 32, generator=generator)[y] + 0.1 * torch.randn(4000, 32, generator=generator)).cuda()

@@ -1,4 +1,4 @@
-"""What other libraries get wrong, each as a test; and agreement with them where they are right."""
+"""Known errors of other libraries that this one avoids, and agreement with them elsewhere."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def clustered(count=400, classes=20, dim=24, seed=0):
 
 
 def test_pml_accuracy_calculator_turns_labels_into_float32():
-    """Ids above 2²⁴ that differ by one are one id there: here they stay two."""
+    """Labels above 2²⁴ that differ by one become equal there; here they stay different."""
     x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     for base in (2**24, 2**53, 2**62):
         assert ev.recall_at_k(x, [base, base + 1, base, base + 1], ks=(1,)) == {1: 0.0}
@@ -31,14 +31,14 @@ def test_pml_accuracy_calculator_has_no_recall_beyond_one_and_no_f1():
 
 
 def test_oml_map_at_k_divides_by_the_hits_found():
-    """One relevant of ten in the first ten, at the top: that is 0.1, not 1."""
+    """One of ten positives is found, at rank 1: the value is 0.1, not 1."""
     gallery = torch.cat([torch.tensor([1.0]), torch.full((20,), 2.0), torch.full((9,), 3.0)])[:, None]
     labels = torch.tensor([7] + [0] * 20 + [7] * 9)
     assert ev.map_at_r(torch.zeros(1, 1), [7], gallery=gallery, gallery_labels=labels) == pytest.approx(0.1)
 
 
 def test_revisiting_dml_recall_drops_the_first_of_the_list_blindly():
-    """With copies in the set, the query need not come first in its own list; it must be left out all the same."""
+    """A query with copies need not come first in its own list, and must be left out all the same."""
     x = torch.tensor([[0.0], [0.0], [5.0], [5.0]])
     assert ev.recall_at_k(x, [1, 2, 1, 2], ks=(1,)) == {1: 0.0}
     assert ev.recall_at_k(x, [1, 1, 2, 2], ks=(1,)) == {1: 1.0}
@@ -53,7 +53,7 @@ def test_torchmetrics_average_precision_ignores_relevant_items_with_negative_sco
     assert ev.mean_average_precision(queries, [5], **labels) == pytest.approx((1 + 2 / 3) / 2)
 
 
-def test_average_precision_is_scikit_learns_where_nothing_ties():
+def test_average_precision_equals_scikit_learn_without_ties():
     x, y = clustered()
     values, _ = ev.per_query(x, y, metrics=("mean_average_precision",))
     distances = torch.cdist(x.double(), x.double()).numpy()
@@ -64,8 +64,8 @@ def test_average_precision_is_scikit_learns_where_nothing_ties():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_agrees_with_pml_where_it_is_right():
-    """To 1e-5: its float32 distances swap near neighbours here and there."""
+def test_agrees_with_pml_without_ties():
+    """To 1e-5, because its float32 distances swap some near neighbours."""
     calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator").AccuracyCalculator(
         include=("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision"),
         device=torch.device("cpu"),

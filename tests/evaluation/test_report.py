@@ -1,4 +1,4 @@
-"""The whole report: plain data, the same numbers as its parts, and intervals that mean something."""
+"""`evaluate`: plain data, the same numbers as the single metrics, and meaningful intervals."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_the_report_is_plain_data_with_the_numbers_of_its_parts():
     }
 
 
-def test_numbers_of_numpy_are_written_as_plain_ones():
+def test_numpy_numbers_become_plain_numbers():
     x, y = clustered(classes=5)
     plain = ev.evaluate(x, y, ks=(1, 2), runs=2, bootstrap=10, seed=3)
     runs, bootstrap, seed = np.array([2, 10, 3])
@@ -41,7 +41,7 @@ def test_numbers_of_numpy_are_written_as_plain_ones():
 
 
 @pytest.mark.parametrize("seed", [None, 0.5, True, "a", 2**63])
-def test_a_seed_is_an_integer(seed):
+def test_a_seed_must_be_an_integer(seed):
     x, y = clustered(classes=5)
     message = "seed must be an integer that fits into int64, got "
     for call in (ev.evaluate, ev.clustering, ev.verification):
@@ -61,7 +61,7 @@ def test_other_metrics_and_galleries(metric):
     assert "vrf_at_1" not in report
 
 
-def test_clustering_can_be_left_out_and_few_classes_leave_out_what_needs_many():
+def test_runs_0_skips_clustering_and_few_classes_skip_vrf():
     x, y = clustered(classes=5)
     report = ev.evaluate(x, y, runs=0)
     assert "nmi" not in report
@@ -85,17 +85,17 @@ def test_list_metrics_resample_the_queries_that_have_a_positive():
     report = ev.evaluate(x, [0, 0, *range(1, 51)], ks=(1,), runs=0, bootstrap=100)
     assert report["without_positive"] == 50
     assert report["mean_average_precision"] == 1.0
-    # One resample in eight has neither of the two, and no such mean; it is drawn again.
+    # One resample in eight has neither of the two queries with a positive; it is drawn again.
     assert report["intervals"]["mean_average_precision"] == [1.0, 1.0]
     low, high = report["intervals"]["recall_at_1"]
     assert 0 < low < high < 0.1
 
 
-def test_nothing_to_measure_gets_one_sentence():
+def test_no_positives_raise_a_clear_error():
     with pytest.raises(ValueError, match="none of the 3 queries shares its label"):
         ev.evaluate(torch.eye(3), [0, 1, 2], runs=0)
 
 
-def test_a_gallery_of_other_classes_gets_a_sentence_that_fits_it():
+def test_a_gallery_of_other_classes_raises_a_clear_error():
     with pytest.raises(ValueError, match=r"a member of the gallery other than itself; .* a gallery of their classes"):
         ev.evaluate(torch.eye(3), [0, 1, 2], gallery=torch.eye(3), gallery_labels=[3, 4, 5], runs=0)

@@ -1,4 +1,4 @@
-"""What must fit in memory does: real processes on real files, measured from outside the arithmetic."""
+"""Peak memory of evaluation, measured in separate processes."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def measured(work):
 """
 
 pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="reads /proc/self/status, which is Linux's"
+    not sys.platform.startswith("linux"), reason="reads /proc/self/status, which only Linux has"
 )
 
 
@@ -74,7 +74,7 @@ def test_a_mapped_gallery_is_never_held_in_memory(tmp_path):
 
 
 def test_pml_accuracy_calculator_holds_every_list_and_this_does_not():
-    """Scores and indices of all pairs of 12,000 take 2 GiB; no metric needs more than a small part of one."""
+    """Scores and indices of all pairs of 12,000 vectors take 2 GiB; no metric needs a tenth of that."""
     script = """
     x = torch.randn(12_000, 16, generator=torch.Generator().manual_seed(0))
     y = torch.arange(12_000) // 5
@@ -86,8 +86,8 @@ def test_pml_accuracy_calculator_holds_every_list_and_this_does_not():
     assert measured["extra_mib"] < 300
 
 
-def test_a_collapsed_model_needs_no_more_than_others():
-    """All of 20,000 vectors tie, and what was kept of them for a first look is not held until the end."""
+def test_a_collapsed_model_needs_no_more_memory_than_others():
+    """All of 20,000 vectors tie; the candidates for the first ranks are dropped when they become too many."""
     script = """
     x, y = torch.full((20_000, 16), 0.3), torch.arange(20_000) // 5
     measured(lambda: ev.per_query(x, y, metrics=("recall_at_1", "map_at_r"))[1].sum().item())
@@ -97,8 +97,8 @@ def test_a_collapsed_model_needs_no_more_than_others():
     assert measured["extra_mib"] < 300
 
 
-def test_large_classes_are_not_listed_all_at_once():
-    """12,000 queries with 3,000 positives each make 36 million pairs, of which Recall@1 needs a block at a time."""
+def test_large_classes_are_ranked_in_blocks():
+    """12,000 queries with 3,000 positives each make 36 million pairs; Recall@1 needs one block at a time."""
     script = """
     x = torch.randn(12_000, 16, generator=torch.Generator().manual_seed(0))
     measured(lambda: ev.recall_at_k(x, torch.arange(12_000) % 4, ks=(1,))[1])
@@ -108,7 +108,7 @@ def test_large_classes_are_not_listed_all_at_once():
     assert measured["extra_mib"] < 300
 
 
-def test_a_vote_of_many_neighbours_needs_no_table_of_their_pairs():
+def test_a_vote_of_many_neighbours_needs_little_memory():
     """1,000 voters of each of 1,024 examples make a billion pairs."""
     script = """
     x = torch.randn(1024, 16, generator=torch.Generator().manual_seed(0))

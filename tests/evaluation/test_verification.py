@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import evaluation_oracles as oracle
 from tuplet import evaluation as ev
-from tuplet.evaluation.ranks import Members
-from tuplet.evaluation.verification import _draw_negatives, _draw_positive, threshold_at_far
+from tuplet.evaluation.pairs import threshold_at_far
+from tuplet.evaluation.positives import ClassMembers
+from tuplet.evaluation.vrf import _draw_negatives, _draw_positive
 
 
 def noise(count, classes, dim=6, seed=0):
@@ -20,11 +21,11 @@ def noise(count, classes, dim=6, seed=0):
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
-def test_vrf_counts_the_trials_that_a_loop_wins(metric):
+def test_vrf_equals_the_literal_loop(metric):
     x, y = noise(120, 15)
     _, code = y.unique(return_inverse=True)
     queries = torch.tensor([i for i in range(120) if (y == y[i]).sum() > 1])
-    positives = _draw_positive(queries, Members(code, code), 3)[:, 0]
+    positives = _draw_positive(queries, ClassMembers(code, code, own=True), 3)[:, 0]
     negatives = _draw_negatives(queries, code, 4, 3)
     wins = 0
     for q, p, ns in zip(queries.tolist(), positives.tolist(), negatives.tolist(), strict=True):
@@ -50,7 +51,7 @@ def test_vrf_of_a_collapsed_model_is_0():
 def test_draws_are_uniform_and_depend_on_the_position_alone():
     fours = torch.arange(12_000) // 4
     rows = torch.arange(12_000)
-    steps = (_draw_positive(rows, Members(fours, fours), 0)[:, 0] - rows) % 4
+    steps = (_draw_positive(rows, ClassMembers(fours, fours, own=True), 0)[:, 0] - rows) % 4
     assert torch.bincount(steps).double().div(12_000).tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3], abs=0.02)
     code = torch.tensor([0] * 6000 + [1] * 2 + [2] * 3 + [3])
     negatives = _draw_negatives(torch.arange(6000), code, 2, 0)
@@ -62,14 +63,14 @@ def test_draws_are_uniform_and_depend_on_the_position_alone():
     assert torch.equal(negatives[100:109], _draw_negatives(some, code, 2, 0))
 
 
-def test_vrf_leaves_out_singletons_and_says_what_it_needs():
+def test_vrf_leaves_out_singletons_and_explains_what_it_needs():
     x, y = torch.eye(3), [0, 0, 1]
     assert ev.verification(x, y, negatives=1)["trials"] == 2
-    with pytest.raises(ValueError, match="got negatives=71 for 2 classes; ask for at most 1"):
+    with pytest.raises(ValueError, match="got negatives=71 for 2 classes; give at most 1"):
         ev.verification(x, y)
     with pytest.raises(ValueError, match="verification needs negatives of another class, but there is only one class"):
         ev.verification(x, [7, 7, 7])
-    with pytest.raises(ValueError, match="verification needs a class with two examples, but all 3 have one"):
+    with pytest.raises(ValueError, match="verification needs a class with two examples, but all 3 classes have one"):
         ev.verification(x, [0, 1, 2], negatives=1)
 
 
@@ -94,7 +95,7 @@ def literal_accuracy(scores, same, fold):
     ).filter(lambda pairs: len({same for _, same in pairs}) == 2),
     folds=st.integers(2, 4),
 )
-def test_pair_verification_is_what_the_loop_says(pairs, folds):
+def test_pair_verification_equals_the_literal_loop(pairs, folds):
     scores, same = zip(*pairs, strict=True)
     fold = [i * folds // len(pairs) for i in range(len(pairs))]
     expected = literal_accuracy(scores, same, fold)
@@ -131,11 +132,11 @@ def test_lfw_protocol_from_the_official_file(tmp_path):
     [
         ("", "must begin with the number of folds"),
         ("Ada 1 2\n", "must begin with the number of folds"),
-        ("2 1\nAda 1 2\n", "promises 2 folds of 1 pairs of each kind, but has 1 pairs"),
+        ("2 1\nAda 1 2\n", "announces 2 folds of 1 pairs of each kind, but has 1 pairs"),
         ("1\nAda 1 2\nAda 1 Bob\n", "line 3 must be 'name i j' or 'name i other j', got 'Ada 1 Bob'"),
     ],
 )
-def test_a_broken_pairs_file_gets_one_sentence(tmp_path, text, message):
+def test_a_broken_pairs_file_raises_a_clear_error(tmp_path, text, message):
     (tmp_path / "pairs.txt").write_text(text)
     with pytest.raises(ValueError, match=message):
         ev.read_pairs(tmp_path / "pairs.txt")
@@ -147,7 +148,7 @@ def test_a_broken_pairs_file_gets_one_sentence(tmp_path, text, message):
     ),
     far=st.sampled_from([0.0, 0.01, 0.1, 0.25, 0.5, 0.99, 1.0]),
 )
-def test_error_rates_are_counts(pairs, far):
+def test_error_rates_equal_counts(pairs, far):
     scores, same = zip(*pairs, strict=True)
     genuine = [s for s, t in pairs if t]
     impostors = [s for s, t in pairs if not t]
@@ -162,12 +163,12 @@ def test_error_rates_are_counts(pairs, far):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_scores_and_truths_may_be_tensors_of_any_kind(dtype):
+def test_scores_and_same_may_be_tensors_of_any_dtype(dtype):
     scores, same = torch.tensor([0.5, 0.25, 0.75, 0.125], dtype=dtype, requires_grad=True), torch.tensor([1, 0, 1, 1])
     assert ev.roc(scores, same) == ev.roc([0.5, 0.25, 0.75, 0.125], [True, False, True, True])
 
 
-def test_a_share_is_counted_without_rounding_it_down():
+def test_far_is_not_rounded_down():
     assert threshold_at_far(np.arange(100.0), 0.29) == 70.0
 
 
@@ -193,7 +194,7 @@ def literal_identification(probes, labels, gallery, known, far):
 
 
 @given(seed=st.integers(0, 2**32), far=st.sampled_from([0.0, 0.1, 0.5, 1.0]), grid=st.booleans())
-def test_identification_is_what_the_loop_says(seed, far, grid):
+def test_identification_equals_the_literal_loop(seed, far, grid):
     rng = np.random.default_rng(seed)
     draw = (lambda n: rng.integers(-2, 3, (n, 2)).astype(float)) if grid else lambda n: rng.normal(size=(n, 2))
     probes, gallery = torch.from_numpy(draw(12)), torch.from_numpy(draw(6))
@@ -205,7 +206,7 @@ def test_identification_is_what_the_loop_says(seed, far, grid):
     assert result["dir_at_far"] == pytest.approx(rate)
 
 
-def test_identification_without_impostors_or_without_mates():
+def test_identification_without_impostors_or_without_genuine_probes():
     assert ev.identification([[0.0]], [1], [[0.1], [5.0]], [1, 2]) == {"rank1": 1.0, "dir_at_far": None}
     with pytest.raises(ValueError, match="identification needs a probe whose label is in the gallery, got none of 1"):
         ev.identification([[0.0]], [3], [[0.1], [5.0]], [1, 2])
@@ -229,7 +230,7 @@ def literal_recognition(queries, labels, gallery, known, k):
 
 
 @given(seed=st.integers(0, 2**32), k=st.integers(1, 9), own=st.booleans())
-def test_recognition_is_what_the_loop_says(seed, k, own):
+def test_recognition_equals_the_literal_loop(seed, k, own):
     rng = np.random.default_rng(seed)
     queries, gallery = (torch.from_numpy(rng.integers(-2, 3, (n, 2)).astype(np.float32)) for n in (8, 12))
     labels, known = torch.from_numpy(rng.integers(0, 3, 8)), torch.from_numpy(rng.integers(0, 3, 12))
@@ -242,9 +243,12 @@ def test_recognition_of_one_example_alone_is_a_miss():
     assert ev.recognition([[1.0]], [0]) == 0.0
 
 
-def test_bad_pairs_get_one_sentence():
+def test_bad_pairs_raise_a_clear_error():
     cases = [
-        (lambda: ev.pair_verification([0.1, 0.2], [True, True], folds=2), "same must hold both kinds, got 2 true of 2"),
+        (
+            lambda: ev.pair_verification([0.1, 0.2], [True, True], folds=2),
+            "same must hold both true and false, got 2 true of 2",
+        ),
         (
             lambda: ev.pair_verification([0.1, 0.2], [True], folds=2),
             "lists of one length, got \\(2,\\) and \\(1,\\)",

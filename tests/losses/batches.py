@@ -1,4 +1,4 @@
-"""A batch for any loss, and what a loss makes of it."""
+"""Make a batch that suits a loss, and compute value and gradient."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,12 +9,12 @@ from tuplet import losses
 
 
 def batch(case, n=24, dim=DIM, dtype=torch.float64, seed=0, unit=True):
-    """A plain batch that suits the case: four per class, two for N-pair, triplets in turn."""
+    """Return a batch that suits the case: four per class, two for N-pair, triplets in turn."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, dim, dtype=torch.float64, generator=generator)
     x = torch.nn.functional.normalize(x) if unit else x
     labels = {
-        "any": torch.arange(n) // 4,
+        **dict.fromkeys(("any", "many", "partition", "same"), torch.arange(n) // 4),
         "pairs": torch.arange(n) // 2,
         "triplets": torch.arange(n) // 3 * 2 + (torch.arange(n) % 3 == 2),
         "classes": torch.arange(n) % CLASSES,
@@ -30,7 +30,7 @@ def value_and_gradient(loss, x, labels, **options):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor had that was made meanwhile."""
+    """Record the number of elements of the largest tensor made in this mode."""
 
     numbers = 0
 
@@ -42,7 +42,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def assert_earlier_values_keep_their_gradients(x, labels):
-    """Calls of one graph write to one place; what was not yet differentiated is put aside."""
+    """Check that calls of one graph, which share memory, do not overwrite values that still need a gradient."""
     loss = losses.RAWLoss()
     inputs = [(k * x).requires_grad_() for k in (1, 2, 3)]
     truth = [value_and_gradient(losses.RAWLoss(), y, labels)[1] for y in inputs]

@@ -1,4 +1,4 @@
-"""Every loss beside its oracle: the one table that all the tests of losses run over."""
+"""Every loss with its oracle: the table that all tests of losses run over."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,69 +6,130 @@ from functools import partial
 
 import torch
 
+from losses import oracles_compared as compared
+from losses import oracles_cosines as oc
 from losses import oracles_mining as om
 from losses import oracles_pairs as op
 from losses import oracles_tuples as ot
 from losses.label_patterns import KINDS
 from tuplet import losses, mining
+from tuplet.losses.proxies import ProxyLoss
 
 CLASSES, DIM = 5, 4
+PROXY_LOSSES = [loss for loss in losses.LOSSES.values() if issubclass(loss, ProxyLoss)]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A loss, its literal version, and what its inputs must be like."""
+    """A loss, its oracle, and the inputs that it needs."""
 
     name: str
     make: Callable
     oracle: Callable
     labels: str = "any"
-    """any · pairs (exactly two of each class) · triplets · classes (0 … CLASSES − 1) · different"""
+    """One of: any, pairs (exactly two of each class), triplets, classes (0 … CLASSES − 1), different, many (more than
+    DIM of them), partition (any, but no comparison of one's own), same (any, but no gallery)."""
     kinds: tuple = tuple(KINDS)
     gallery: bool = True
     picks: bool = False
-    """Picks single members of a row: among copies of a vector, which one is moved is open."""
+    """It picks single members of a row, so any one of several copies of a vector may get the gradient."""
+    whole: bool = False
+    """It holds the table of the whole batch."""
+    rows: bool = True
+    """Its gradient comes from the row engine, so that a second derivative gets a sentence."""
+    compiles: bool = True
+    """It has no loop whose length depends on the labels."""
     learns: bool = False
-    """Has parameters of its own: the oracle takes the loss, and finds them there."""
+    """It has parameters: the oracle takes the loss and reads them from it."""
+    unit: bool = False
+    """It makes vectors and proxies unit, and its weights are those of their cosines."""
 
-    def truth(self, loss, x, labels, **look):
-        """What its literal version says of a batch."""
-        return self.oracle(x, labels, *([loss] if self.learns else []), **look)
+    def truth(self, loss, x, labels, **options):
+        """Return the value of the oracle."""
+        return self.oracle(x, labels, *([loss] if self.learns else []), **options)
 
     def __str__(self):
         return self.name
 
 
 def mined(oracle, rule, similarity=True):
-    """The oracle of a dot loss behind a mining oracle."""
+    """Return the oracle of a dot loss with a mining oracle applied first."""
 
-    def of(x, labels, **look):
-        table = om.dot_table(x, look.get("gallery"))
-        kept = rule(table if similarity else om.as_distance(table), *om.pair_masks(x, labels, **look))
-        return oracle(x, labels, kept=kept, **look)
+    def of(x, labels, **options):
+        table = om.dot_table(x, options.get("gallery"))
+        kept = rule(table if similarity else om.as_distance(table), *om.pair_masks(x, labels, **options))
+        return oracle(x, labels, kept=kept, **options)
 
     return of
 
 
-def non_trivial_margin(x, labels, **look):
-    kept = om.non_trivial(om.distance_table(x, look.get("gallery")), *om.pair_masks(x, labels, **look), 1.2, 0.4)
-    return op.margin_loss(x, labels, kept=kept, **look)
+def non_trivial_margin(x, labels, **options):
+    kept = om.non_trivial(om.distance_table(x, options.get("gallery")), *om.pair_masks(x, labels, **options), 1.2, 0.4)
+    return op.margin_loss(x, labels, kept=kept, **options)
 
 
 def learning(name, make, oracle, *names, **settings):
-    """The case of a loss that learns: its parameters of these names are arguments of the oracle by these names."""
+    """Make the case of a loss with parameters; those of these `names` are passed to the oracle."""
 
     def made():
         torch.manual_seed(3)
         return make().double()
 
-    def truth(x, labels, loss, **look):
-        return oracle(x, labels, **{name: getattr(loss, name) for name in names}, **look)
+    def truth(x, labels, loss, **options):
+        return oracle(x, labels, **{name: getattr(loss, name) for name in names}, **options)
 
     return Case(name, made, truth, learns=True, **settings)
 
 
+def mined_lifted(rule):
+    """Return the oracle of the lifted structure loss with a mining oracle of similarities applied to every row."""
+
+    def kept(x, labels, **options):
+        similarity = 1 - om.distance_table(x, options.get("gallery")) ** 2 / 2
+        return list(om.index_lists(*rule(similarity, *om.pair_masks(x, labels, **options))))
+
+    return lambda x, labels, **options: compared.lifted_structure_mined(x, labels, kept, **options)
+
+
+def summed(x, labels, loss, **options):
+    """Return the oracle of the sum of a softmax and a triplet loss."""
+    softmax, _ = loss.losses
+    return op.softmax(x, labels, softmax.proxies, softmax.bias) + 0.5 * ot.triplet(x, labels, **options)
+
+
+def pddm(detach):
+    def make():
+        torch.manual_seed(3)
+        return losses.PDDMLoss(DIM, detach=detach).double()
+
+    return make
+
+
+def in_parts(make, widths):
+    """Return a maker of a loss over parts that cuts the vectors of the tests into parts of these widths."""
+
+    def made():
+        torch.manual_seed(3)
+        loss = make().double()
+        whole = loss.forward
+        loss.forward = lambda x, labels, **options: whole(x.split(widths, 1), labels, **options)
+        return loss
+
+    return made
+
+
+def over_parts(name, make, oracle, widths=(2, 2), learns=False, **options):
+    """Make the case of a loss over parts."""
+    settings = {"labels": "same", "gallery": False, "kinds": NO_COPIES, "whole": True, "compiles": False}
+
+    def truth(x, labels, *loss, **inputs):
+        return oracle(x.split(widths, 1), labels, *loss, **options, **inputs)
+
+    return Case(name, in_parts(make, widths), truth, learns=learns, **settings)
+
+
 PROXIES = {"labels": "classes", "gallery": False}
+COSINES = {**PROXIES, "unit": True}
 
 
 NO_COPIES = ("free", "unit")
@@ -101,12 +162,35 @@ CASES = [
         lambda x, y: ot.triplet(x, y, mining="disjoint"),
         labels="triplets",
         gallery=False,
+        rows=False,
     ),
     Case("smooth_triplet", losses.SmoothTripletLoss, ot.smooth_triplet),
     Case(
         "smooth_triplet_scaled",
         lambda: losses.SmoothTripletLoss(scale=7.0),
         lambda x, y, **k: ot.smooth_triplet(x, y, 7.0, **k),
+    ),
+    Case("smooth_triplet_hinge", lambda: losses.SmoothTripletLoss(hinge=True), compared.hinge_triplet, kinds=NO_COPIES),
+    *(
+        Case(
+            f"{name}_{rule}",
+            partial(make, mining=rule),
+            partial(oracle, mining=rule),
+            labels="triplets" if rule == "disjoint" else "any",
+            gallery=rule != "disjoint",
+            picks=rule in ("semi_hard", "hardest"),
+            rows=rule != "disjoint",
+        )
+        for name, make, oracle in (
+            ("triplet_ratio", losses.TripletRatioLoss, compared.triplet_ratio),
+            ("global", losses.GlobalLoss, compared.global_loss),
+        )
+        for rule in ("all", "semi_hard", "hardest", "disjoint")
+    ),
+    Case(
+        "global_wide",
+        lambda: losses.GlobalLoss(weight=3.0, margin=1.0),
+        lambda x, y, **k: compared.global_loss(x, y, 3.0, 1.0, **k),
     ),
     Case("npair_mc", losses.NPairLoss, ot.npair, labels="pairs"),
     Case(
@@ -120,6 +204,13 @@ CASES = [
         lambda: losses.NPairLoss(symmetric=True, norm_penalty=0.3),
         lambda x, y, **k: ot.npair(x, y, symmetric=True, norm_penalty=0.3, **k),
         labels="pairs",
+    ),
+    Case(
+        "npair_triplet",
+        lambda: losses.NPairLoss("triplet", symmetric=True, scale=2.0),
+        lambda x, y, **k: ot.npair(x, y, "triplet", symmetric=True, scale=2.0, **k),
+        labels="pairs",
+        gallery=False,
     ),
     Case("npair_all", losses.NPairAllLoss, ot.npair_all),
     Case("npair_all_scaled", lambda: losses.NPairAllLoss(scale=7.0), lambda x, y, **k: ot.npair_all(x, y, 7.0, **k)),
@@ -141,6 +232,23 @@ CASES = [
     ),
     Case("lifted_structure", losses.LiftedStructureLoss, op.lifted_structure),
     Case("generalized_lifted", losses.GeneralizedLiftedLoss, op.generalized_lifted),
+    Case(
+        "lifted_structure_vthm",
+        lambda: losses.LiftedStructureLoss(mining="valid_triplet"),
+        mined_lifted(om.valid_triplet),
+        # Copies may lie an ulp apart, and then rounding decides what a rule keeps.
+        kinds=NO_COPIES,
+    ),
+    Case(
+        "generalized_lifted_scaled",
+        lambda: losses.GeneralizedLiftedLoss(scale=16.0),
+        lambda x, y, **k: op.generalized_lifted(x, y, scale=16.0, **k),
+    ),
+    Case(
+        "generalized_lifted_vthm",
+        lambda: losses.GeneralizedLiftedLoss(mining="valid_triplet"),
+        mined(op.generalized_lifted, om.valid_triplet),
+    ),
     Case("binomial", losses.BinomialDevianceLoss, op.binomial_deviance),
     Case(
         "binomial_vthm",
@@ -187,7 +295,112 @@ CASES = [
         "proxies",
         **PROXIES,
     ),
+    learning(
+        "proxy_nca_dynamic",
+        lambda: losses.ProxyNCALoss(CLASSES, DIM, proxies=3),
+        compared.proxy_nca_dynamic,
+        "proxies",
+        **PROXIES,
+    ),
+    learning(
+        "proxy_nca_dynamic_plain",
+        lambda: losses.ProxyNCALoss(CLASSES, DIM, proxies=3, squared=False),
+        partial(compared.proxy_nca_dynamic, squared_distance=False),
+        "proxies",
+        **PROXIES,
+    ),
     learning("softmax", lambda: losses.SoftmaxLoss(CLASSES, DIM), op.softmax, "proxies", "bias", **PROXIES),
     learning("proxy_anchor", lambda: losses.ProxyAnchorLoss(CLASSES, DIM), op.proxy_anchor, "proxies", **PROXIES),
+    learning("cosface", lambda: losses.CosFaceLoss(CLASSES, DIM), oc.cosface, "proxies", **COSINES),
+    learning("arcface", lambda: losses.ArcFaceLoss(CLASSES, DIM), oc.arcface, "proxies", **COSINES),
+    # So wide a margin that many an angle is beyond π.
+    learning(
+        "arcface_wide",
+        lambda: losses.ArcFaceLoss(CLASSES, DIM, scale=8.0, margin=1.5, centers=3),
+        partial(oc.arcface, scale=8.0, margin=1.5, centers=3),
+        "proxies",
+        **COSINES,
+    ),
+    learning("soft_triple", lambda: losses.SoftTripleLoss(CLASSES, DIM), oc.soft_triple, "proxies", **COSINES),
+    learning(
+        "soft_triple_plain",
+        lambda: losses.SoftTripleLoss(CLASSES, DIM, centers=2, scale=5.0, gamma=0.5, margin=0.3, tau=0.0),
+        partial(oc.soft_triple, centers=2, scale=5.0, gamma=0.5, margin=0.3, tau=0.0),
+        "proxies",
+        **COSINES,
+    ),
+    Case("supcon", losses.SupConLoss, oc.supcon, unit=True),
+    Case("circle", losses.CircleLoss, oc.circle, unit=True),
+    Case(
+        "circle_wide",
+        lambda: losses.CircleLoss(0.25, 7.0),
+        lambda x, y, **k: oc.circle(x, y, 0.25, 7.0, **k),
+        unit=True,
+    ),
+    Case("smooth_ap", losses.SmoothAPLoss, oc.smooth_ap, unit=True),
+    Case("smooth_ap_wide", lambda: losses.SmoothAPLoss(0.3), lambda x, y, **k: oc.smooth_ap(x, y, 0.3, **k), unit=True),
+    Case("tuplet_margin", losses.TupletMarginLoss, oc.tuplet_margin, unit=True),
+    Case(
+        "tuplet_margin_wide",
+        lambda: losses.TupletMarginLoss(0.6, 5.0),
+        lambda x, y, **k: oc.tuplet_margin(x, y, 0.6, 5.0, **k),
+        unit=True,
+    ),
+    Case(
+        "sum",
+        lambda: losses.SumLoss([(BY_NAME["softmax"].make(), 1.0), (losses.TripletLoss(), 0.5)]),
+        summed,
+        learns=True,
+        **PROXIES,
+    ),
+    Case(
+        "spectral_clustering", losses.SpectralClusteringLoss, compared.spectral_clustering, labels="many", gallery=False
+    ),
+    *(
+        Case(
+            f"facility_location_{name}",
+            partial(losses.FacilityLocationLoss, **options),
+            partial(compared.facility_location, **options),
+            labels="partition",
+            gallery=False,
+            # The search among copies is one of many that are as good.
+            kinds=NO_COPIES,
+            whole=True,
+            compiles=False,
+        )
+        for name, options in {"default": {}, "greedy": {"rounds": 0}, "large": {"gamma": 10.0}}.items()
+    ),
+    Case(
+        "hierarchical_triplet",
+        losses.HierarchicalTripletLoss,
+        compared.hierarchical_triplet,
+        labels="partition",
+        gallery=False,
+        # Copies have mean distances that lie on a threshold, and rounding decides.
+        kinds=NO_COPIES,
+        compiles=False,
+    ),
+    over_parts("hdc", losses.HDCLoss, compared.hdc, (1, 2, 1)),
+    over_parts("hdc_released", partial(losses.HDCLoss, cascade=False), compared.hdc, (1, 2, 1), cascade=False),
+    over_parts("abe", losses.ABELoss, compared.abe),
+    over_parts("bier", losses.BIERLoss, compared.bier, (1, 1, 2), learns=True),
+    over_parts("bier_released", partial(losses.BIERLoss, released=True), compared.bier, (1, 3), True, released=True),
+    over_parts(
+        "a_bier",
+        partial(losses.BIERLoss, adversarial=True, widths=(1, 3), diversity=0.1),
+        compared.bier,
+        (1, 3),
+        learns=True,
+    ),
+    Case("pddm", pddm(False), compared.pddm, labels="same", gallery=False, kinds=NO_COPIES, learns=True),
+    Case(
+        "pddm_detached",
+        pddm(True),
+        partial(compared.pddm, detach=True),
+        labels="same",
+        gallery=False,
+        kinds=NO_COPIES,
+        learns=True,
+    ),
 ]
 BY_NAME = {case.name: case for case in CASES}

@@ -1,4 +1,4 @@
-"""Batches as hypothesis draws them: label patterns that break things, and vectors with copies and collapses."""
+"""Hypothesis strategies for batches: labels that break things, and vectors with copies and collapses."""
 
 import torch
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def class_labels(num_classes, smallest=1, largest=14):
 
 
 def embeddings(n, dim, seed, kind="free"):
-    """A float64 tensor (n, dim), the same for the same arguments; `kind` is one of KINDS."""
+    """Return a float64 tensor (n, dim), equal for equal arguments; `kind` is one of KINDS."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, dim, dtype=torch.float64, generator=generator)
     if kind not in KINDS:

@@ -1,7 +1,7 @@
 """Literal loop versions of the mining rules.
 
 Each takes a table of similarities or distances and the boolean tables of positives and negatives (`pair_masks`), and
-gives the boolean tables (positives kept, negatives kept): the `kept` of the loss oracles.
+returns the boolean tables (positives kept, negatives kept): the `kept` of the loss oracles.
 """
 
 import math
@@ -11,11 +11,11 @@ import torch
 from losses.oracle_rows import distance, dot, sets
 
 
-def pair_masks(x, labels, gallery=None, **look):
-    """The boolean tables of P and N."""
+def pair_masks(x, labels, gallery=None, **options):
+    """Return the boolean tables of P and N."""
     positive = torch.zeros(len(x), len(x if gallery is None else gallery), dtype=torch.bool)
     negative = positive.clone()
-    for i, (P, N) in enumerate(sets(x, labels, gallery, **look)):
+    for i, (P, N) in enumerate(sets(x, labels, gallery, **options)):
         positive[i, P] = True
         negative[i, N] = True
     return positive, negative
@@ -30,7 +30,7 @@ def distance_table(x, gallery=None):
 
 
 def as_distance(similarity):
-    """√(2 − 2s), 0 where s is above 1: how the rules that speak of distances read the table of a dot loss."""
+    """Return √(2 − 2s), 0 if s is above 1: the distance that rules compute from the table of a dot loss."""
     return torch.sqrt(torch.clamp(2 - 2 * similarity, min=0))
 
 
@@ -55,8 +55,7 @@ def valid_triplet(similarity, positive, negative, epsilon=0.1):
 def semi_hard(farness, positive, negative):
     """All positives; for each the nearest negative farther than it, else the farthest negative.
 
-    `farness` is a distance, or anything that falls with similarity, such as −s. Of ties the lowest index is kept: so
-    one negative at each distance that is chosen at all, however many positives choose it.
+    `farness` is a distance, or anything that falls with similarity, such as −s. Of ties the lowest index is kept.
     """
     keep_negative = torch.zeros_like(negative)
     for i, (P, N) in enumerate(index_lists(positive, negative)):
@@ -81,7 +80,7 @@ def non_trivial(distances, positive, negative, alpha=1.2, margin=0.4):
 
 
 def distance_weighted_probabilities(distances, negative, dim, cutoff=0.5, far=1.4):
-    """Row i: the probability that one draw, for any of i's positives, takes negative j; 0 in a row without negatives.
+    """Return for each query i the probability that one draw takes negative j; 0 in a row without negatives.
 
     ∝ 1/q(max(d, cutoff)) among the negatives with d < far, uniform over all of them if none is that near;
     q(d) = d^{n−2} (1 − d²/4)^{(n−3)/2}. The kept table is the union of one draw per positive, so negative j of a query
@@ -107,6 +106,6 @@ def distance_weighted_probabilities(distances, negative, dim, cutoff=0.5, far=1.
 
 
 def index_lists(positive, negative):
-    """For each row the indices that are set in either table."""
+    """Yield for each row the indices that are set in each table."""
     for row_p, row_n in zip(positive, negative, strict=True):
         yield row_p.nonzero().flatten().tolist(), row_n.nonzero().flatten().tolist()

@@ -7,50 +7,51 @@ import torch
 from losses.oracle_rows import distance, dot, hinge, log_one_plus, log_sum, mean, rows, sets, squared, total
 
 
-def contrastive(x, labels, margin=1.0, **look):
+def contrastive(x, labels, margin=1.0, **options):
     """N-pair (1): d² on positives, max(0, m − d)² on negatives; mean over all ordered pairs."""
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         terms += [squared(q, p) for p in P]
         terms += [hinge(margin - distance(q, n)) ** 2 for n in N]
     return mean(terms, x)
 
 
-def cosine_contrastive(x, labels, threshold=0.5, kept=None, **look):
+def cosine_contrastive(x, labels, threshold=0.5, kept=None, **options):
     """Unified view (5): Σ_N [s − λ]₊ − Σ_P s; with mining Σ_N̂ s − Σ_P̂ s. Mean over all queries."""
     terms = []
-    for q, P, N in rows(x, labels, kept=kept, **look):
+    for q, P, N in rows(x, labels, kept=kept, **options):
         push = [hinge(dot(q, n) - threshold) if kept is None else dot(q, n) for n in N]
         terms.append(total(push, x) - total([dot(q, p) for p in P], x))
     return mean(terms, x)
 
 
-def binomial_deviance(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
+def binomial_deviance(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **options):
     """Unified view (12): mean over P of log[1 + e^{α(λ−s)}] + mean over N of log[1 + e^{β(s−λ)}]; over all queries."""
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         pull = [log_one_plus([alpha * (threshold - dot(q, p))]) for p in P]
         push = [log_one_plus([beta * (dot(q, n) - threshold)]) for n in N]
         terms.append(mean(pull, x) + mean(push, x))
     return mean(terms, x)
 
 
-def raw(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **look):
+def raw(x, labels, alpha=2.0, beta=50.0, threshold=0.5, **options):
     """Unified view (17): (1/α) log[1 + Σ_P e^{−α(s−λ)}] + (1/β) log[1 + Σ_N e^{β(s−λ)}]; mean over all queries."""
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         pull = log_one_plus([-alpha * (dot(q, p) - threshold) for p in P]) / alpha
         push = log_one_plus([beta * (dot(q, n) - threshold) for n in N]) / beta
         terms.append(pull + push)
     return mean(terms, x)
 
 
-def generalized_lifted(x, labels, margin=1.0, **look):
+def generalized_lifted(x, labels, margin=1.0, scale=1.0, **options):
     """Unified view (9): [log Σ_P e^{−s} + log Σ_N e^{λ+s}]₊; mean over the queries that have both."""
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         if P and N:
-            terms.append(hinge(log_sum([-dot(q, p) for p in P]) + log_sum([margin + dot(q, n) for n in N])))
+            pull, push = [-scale * dot(q, p) for p in P], [margin + scale * dot(q, n) for n in N]
+            terms.append(hinge(log_sum(pull) + log_sum(push)))
     return mean(terms, x)
 
 
@@ -74,13 +75,13 @@ def lifted_structure(x, labels, margin=1.0, gallery=None, gallery_labels=None, s
     return mean(terms, x) / 2
 
 
-def nca(x, labels, scale=1.0, **look):
+def nca(x, labels, scale=1.0, **options):
     """N-pair (9): −log(Σ_P e^{x_i·x_j} / Σ_{P∪N} e^{x_i·x_j}); mean over the queries with a positive.
 
     Without negatives the quotient is 1: such a query counts, with 0.
     """
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         if P:
             terms.append(log_sum([scale * dot(q, v) for v in P + N]) - log_sum([scale * dot(q, p) for p in P]))
     return mean(terms, x)
@@ -91,13 +92,13 @@ def transfer(rank, alpha):
     return 0.5 * (2 * rank) ** alpha if rank < 0.5 else 1 - 0.5 * (2 * (1 - rank)) ** alpha
 
 
-def nra(x, labels, alpha=4.0, eps=1e-4, **look):
+def nra(x, labels, alpha=4.0, eps=1e-4, **options):
     """NRA (13): −log(s⁺ + ε) − log(1 − s⁻ + ε); mean over the queries with both kinds and D_max > D_min.
 
     D_min and D_max run over P ∪ N, and the gradient flows through them. Ties: see `by_vector`.
     """
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         if not (P and N):
             continue
         positive, negative = [distance(q, p) for p in P], [distance(q, n) for n in N]
@@ -110,13 +111,13 @@ def nra(x, labels, alpha=4.0, eps=1e-4, **look):
     return mean(terms, x)
 
 
-def ranked_list(x, labels, alpha=1.2, margin=0.4, temperature=10.0, move_gallery=False, **look):
+def ranked_list(x, labels, alpha=1.2, margin=0.4, temperature=10.0, move_gallery=False, **options):
     """Ranked list (13): mean of d − (α−m) over P* + Σ_{N*} w/Σw · (α − d), w = e^{T(α−d)}; mean over all queries.
 
     P* = {d > α − m}, N* = {d < α}. The weights are constants, and so is the gallery unless `move_gallery`.
     """
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         if not move_gallery:
             P, N = [p.detach() for p in P], [n.detach() for n in N]
         far = [d for d in (distance(q, p) for p in P) if d > alpha - margin]
@@ -127,19 +128,19 @@ def ranked_list(x, labels, alpha=1.2, margin=0.4, temperature=10.0, move_gallery
     return mean(terms, x)
 
 
-def margin_loss(x, labels, beta=1.2, margin=0.2, **look):
+def margin_loss(x, labels, beta=1.2, margin=0.2, **options):
     """[m + d − β]₊ on positives, [m − d + β]₊ on negatives; sum ÷ number of ordered pairs whose term is above zero.
 
     `beta` may be a tensor that learns.
     """
     terms = []
-    for q, P, N in rows(x, labels, **look):
+    for q, P, N in rows(x, labels, **options):
         terms += [margin + distance(q, p) - beta for p in P]
         terms += [margin - distance(q, n) + beta for n in N]
     return mean([term for term in terms if term > 0], x)
 
 
-def histogram(x, labels, bins=151, gallery=None, **look):
+def histogram(x, labels, bins=151, gallery=None, **options):
     """Σ_r h⁻_r · Σ_{q≤r} h⁺_q over unordered pairs, or all pairs with a gallery; 0 when either kind is absent.
 
     The histograms have `bins` nodes from −1 to 1, and a similarity, clamped to that range, is shared between the two
@@ -149,7 +150,7 @@ def histogram(x, labels, bins=151, gallery=None, **look):
     members = x if gallery is None else gallery
     step = 2 / (bins - 1)
     positive, negative = [], []
-    for i, lists in enumerate(sets(x, labels, gallery, **look)):
+    for i, lists in enumerate(sets(x, labels, gallery, **options)):
         for kind, chosen in zip((positive, negative), lists, strict=True):
             kind += [torch.clamp(dot(x[i], members[j]), -1, 1) for j in chosen if gallery is not None or i < j]
     if not (positive and negative):

@@ -1,9 +1,10 @@
-"""Bad input gets one sentence that names the thing, the value and the remedy."""
+"""Bad input raises one sentence that names the argument, its value and the remedy."""
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from losses.cases import PROXY_LOSSES
 from tuplet import losses, mining
 
 X, Y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -11,7 +12,7 @@ LOSS = losses.RAWLoss()
 
 
 def refused(error, *words):
-    """The message is one sentence without a line break, and names these words."""
+    """Expect an error of one line that contains these words."""
     return pytest.raises(error, match=r"(?s)^(?!.*\n)" + "".join(f"(?=.*{word})" for word in words))
 
 
@@ -57,7 +58,7 @@ def test_gallery():
         LOSS(X, Y, gallery=X, gallery_labels=Y[:5])
 
 
-def test_a_memory_brings_its_own_labels():
+def test_a_memory_bank_has_its_own_labels():
     with refused(ValueError, "gallery_labels", "memory", "leave"):
         LOSS(X, Y, gallery=losses.MemoryBank(4, 4), gallery_labels=torch.zeros(4, dtype=torch.int64))
 
@@ -73,7 +74,7 @@ def test_a_memory_brings_its_own_labels():
         (X, Y[:, None], ValueError, ["labels", r"\(6, 1\)"]),
     ],
 )
-def test_what_a_memory_cannot_hold(x, y, error, words):
+def test_bad_input_of_a_memory_bank(x, y, error, words):
     bank = losses.MemoryBank(8, 4)
     with refused(error, *words):
         bank.add(x, y)
@@ -99,8 +100,10 @@ def test_weights():
 
 
 def test_mining():
-    with refused(TypeError, "mining", "'hard'", "ValidTriplet"):
+    with refused(ValueError, "mining", "'hard'", "semi_hard"):
         losses.RAWLoss(mining="hard")
+    with refused(TypeError, "mining", "3", "ValidTriplet"):
+        losses.RAWLoss(mining=3)
     with refused(ValueError, "'semihard'", "semi_hard"):
         losses.TripletLoss(mining="semihard")
     with refused(ValueError, "cutoff=0", "above 0"):
@@ -119,8 +122,8 @@ def test_mining():
         (True, lambda block: block.negative, [r"\(2, 1\)", r"bool \(2, 2\)", "names"]),
     ],
 )
-def test_what_a_rule_gives(names, gives, words, monkeypatch):
-    """A table of two rows was taken for two masks."""
+def test_bad_result_of_a_rule(names, gives, words, monkeypatch):
+    """A table of two rows must not be taken for two masks."""
 
     class Own(mining.Mining):
         def forward(self, block, *inputs):
@@ -128,7 +131,7 @@ def test_what_a_rule_gives(names, gives, words, monkeypatch):
 
     Own.names = names
     for listed in (128, 0):
-        monkeypatch.setattr("tuplet.rows.view.LISTED_PART", listed)
+        monkeypatch.setattr("tuplet.rows.paths.NAMED_FACTOR", listed)
         with refused(ValueError, "Own", *words):
             losses.RAWLoss(mining=Own())(X[:2], Y[:2])
 
@@ -147,10 +150,10 @@ def test_options():
     with refused(ValueError, "bins", "1"):
         losses.HistogramLoss(1)
     with refused(ValueError, "init_process_group"):
-        LOSS(X, Y, ranks=True)
+        LOSS(X, Y, distributed=True)
 
 
-def test_batches_of_the_wrong_make():
+def test_batches_of_the_wrong_composition():
     with refused(ValueError, "class 1 has 4", "NPairSampler"):
         losses.NPairLoss()(X, torch.tensor([0, 0, 1, 1, 1, 1]))
     with refused(ValueError, "class 0.5 has 4", "NPairSampler"):
@@ -169,9 +172,8 @@ def test_batches_of_the_wrong_make():
         losses.TripletLoss(mining="disjoint")(X[:4], Y[:4])
 
 
-@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss])
-def test_several_classes_an_example(make):
-    """The products of all its proxies were added up."""
+@pytest.mark.parametrize("make", [loss for loss in PROXY_LOSSES if loss is not losses.ProxyAnchorLoss])
+def test_several_classes_per_example(make):
     has = torch.eye(3, dtype=torch.bool)[Y]
     look = {"same": lambda has, classes: has[:, classes]}
     loss = make(3, 4)
@@ -181,7 +183,7 @@ def test_several_classes_an_example(make):
         loss(X, has, **look)
 
 
-@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
+@pytest.mark.parametrize("make", PROXY_LOSSES)
 def test_proxies(make):
     loss = make(num_classes=3, dim=4)
     with refused(ValueError, "classes 0 to 2", "label 3"):
@@ -205,12 +207,12 @@ def test_tensors_of_two_devices():
         LOSS(there, labels_there, gallery=losses.MemoryBank(4, 4))
     with refused(ValueError, "MemoryBank is on cpu", "embeddings on meta", r"\.to"):
         losses.MemoryBank(4, 4).add(there, labels_there)
-    for make in (losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss):
+    for make in PROXY_LOSSES:
         with refused(ValueError, f"{make.__name__} is on meta", "embeddings on cpu", r"\.to"):
             make(num_classes=3, dim=4).to("meta")(X, Y)
 
 
-@pytest.mark.parametrize("make", [losses.ProxyNCALoss, losses.SoftmaxLoss, losses.ProxyAnchorLoss])
+@pytest.mark.parametrize("make", PROXY_LOSSES)
 def test_no_proxies(make):
     make(1, 1)
     with refused(ValueError, "num_classes=0", "dim=4", "at least 1"):
@@ -219,12 +221,18 @@ def test_no_proxies(make):
         make(3, 0)
 
 
+@pytest.mark.parametrize("make", [losses.ArcFaceLoss, losses.SoftTripleLoss])
+def test_no_centers(make):
+    with refused(ValueError, "centers is 0", "at least 1"):
+        make(3, 4, centers=0)
+
+
 def test_a_loss_without_rows():
     with pytest.raises(NotImplementedError, match="must define rows"):
         losses.RowLoss()(X, Y)
 
 
-def test_a_geometry_that_is_none():
+def test_an_unknown_geometry():
     with refused(ValueError, "geometry of Cosine", "'cosine'", "dot, euclidean"):
         type("Cosine", (losses.RowLoss,), {"geometry": "cosine"})
 
@@ -239,14 +247,14 @@ def test_a_geometry_that_is_none():
         (lambda self, s, positive, negative: (s.sum(1), 1), r"torch.float32 \(6,\) and int;"),
     ],
 )
-def test_rows_that_give_something_else(rows, given):
+def test_bad_result_of_rows(rows, given):
     loss = type("Odd", (losses.RowLoss,), {"rows": rows})()
     with refused(ValueError, "total and a count for each of 6 queries, got " + given, r"shape \(6,\)"):
         loss(X.clone().requires_grad_(), Y)
 
 
 def test_hooks_for_saved_tensors():
-    """The engine differentiates a block as soon as it has it: hooks would see every table on the way."""
+    """The engine differentiates block by block: hooks would see every table."""
     x = X.clone().requires_grad_()
     with refused(RuntimeError, "RAWLoss", "save_on_cpu", "outside"), torch.autograd.graph.save_on_cpu():
         LOSS(x, Y)

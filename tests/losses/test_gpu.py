@@ -1,12 +1,15 @@
-"""The same formulas on a GPU, where there is one: as they stand, compiled, and replayed as graphs."""
+"""Losses on a GPU, where there is one: eager, compiled, and replayed as CUDA graphs."""
 
+import types
+
+import numpy as np
 import pytest
 import torch
 
 from losses.batches import assert_earlier_values_keep_their_gradients, batch, value_and_gradient
 from losses.cases import BY_NAME, CASES
 from tuplet import losses
-from tuplet.rows import engine, replay, view
+from tuplet.rows import cuda_graphs, execution, paths
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 6e-3}
@@ -14,13 +17,13 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 6e-3}
 
 @pytest.fixture
 def plainly(monkeypatch):
-    """No graphs: every launch by itself."""
-    monkeypatch.setattr(replay, "SMALL_TABLE_BYTES", 0)
+    """Capture no graphs."""
+    monkeypatch.setattr(paths, "CAPTURED_TABLE_BYTES", 0)
 
 
 def graphs_of(loss):
-    """What was captured of a loss, None where nothing could be."""
-    kept = replay._kept.get(loss)
+    """Return the graphs of a loss; None stands for one that could not be captured."""
+    kept = cuda_graphs._kept.get(loss)
     return [*kept.small.values(), *kept.large.values()] if kept else []
 
 
@@ -50,8 +53,7 @@ def test_launched_equals_cpu(case, dtype, plainly):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_equals_cpu(case, plainly, monkeypatch):
     torch.compiler.reset()
-    for room in (engine, view):
-        monkeypatch.setattr(room, "COMPILED_ENTRIES", 1)
+    monkeypatch.setattr(paths, "COMPILED_ENTRIES", 1)
     check(case, torch.float32, max_per_class=12)
 
 
@@ -82,9 +84,55 @@ def test_a_changed_setting_is_seen():
     assert torch.equal(after[1], fresh[1])
 
 
+def test_nested_settings_and_arrays_changed_in_place_are_seen():
+    class Configured(losses.RowLoss):
+        def __init__(self):
+            super().__init__()
+            self.config, self.array = types.SimpleNamespace(scale=1.0), np.ones(2)
+
+        def rows(self, s, positive, negative):
+            return (s * positive).sum(1) * self.config.scale * float(self.array[0]), positive.any(1)
+
+    (x, labels), loss = gpu_batch(), Configured()
+    values = [loss(x, labels).item()]
+    loss.config.scale = 2.0
+    values.append(loss(x, labels).item())
+    loss.array[0] = 2.0
+    values.append(loss(x, labels).item())
+    assert values == pytest.approx([values[0], 2 * values[0], 4 * values[0]])
+    assert len(graphs_of(loss)) == 3
+    assert None not in graphs_of(loss)
+
+
+@pytest.mark.parametrize("path", ["eager", "table", "compiled", "cuda_graph"])
+def test_pinned_paths_agree(path):
+    torch.compiler.reset()
+    x, labels = gpu_batch()
+    truth = value_and_gradient(losses.RAWLoss(), x.double(), labels)
+    with execution(path):
+        value, gradient = value_and_gradient(losses.RAWLoss(), x, labels)
+    torch.testing.assert_close(value.double(), truth[0], rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(gradient.double(), truth[1], rtol=1e-3, atol=1e-5)
+
+
+def test_a_parameter_that_rows_reads_is_refused():
+    class Scaled(losses.RowLoss):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def rows(self, s, positive, negative):
+            return (self.scale * s * positive).sum(1), positive.sum(1)
+
+    x, labels = gpu_batch()
+    for path in ("eager", "compiled", "cuda_graph"):
+        with execution(path), pytest.raises(RuntimeError, match="reads the parameter scale"):
+            Scaled().cuda()(x.requires_grad_(), labels)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_replays_draw_anew_as_launches_do(device, monkeypatch):
-    """A graph would take the count of draws, and β, for constants where they lie on the CPU: then there is none."""
+    """A graph would take the number of calls, and β, for constants where they are on the CPU: then there is none."""
     x, labels = gpu_batch()
     one, other = (losses.MarginLoss(learn_beta=True).to(device) for _ in range(2))
 
@@ -98,15 +146,16 @@ def test_replays_draw_anew_as_launches_do(device, monkeypatch):
             yield value.item()
 
     replayed = list(steps(one))
-    assert [graph is None for graph in graphs_of(one)] == [device == "cpu"]
-    monkeypatch.setattr(replay, "SMALL_TABLE_BYTES", 0)
+    assert len(graphs_of(one)) == (device == "cuda")
+    assert None not in graphs_of(one)
+    monkeypatch.setattr(paths, "CAPTURED_TABLE_BYTES", 0)
     assert replayed == list(steps(other))
     assert graphs_of(other) == []
     assert one.beta == other.beta
     assert len(set(replayed)) == 4
 
 
-def test_a_loss_that_reads_labels_runs_as_it_is():
+def test_a_loss_that_reads_labels_runs_without_a_graph():
     x, labels = gpu_batch()
     loss = losses.TripletLoss()
     assert loss(x, labels) == loss(x, labels, max_per_class=4)
@@ -139,7 +188,7 @@ def test_copies_in_bf16_have_no_gradient():
     assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
-def test_a_second_derivative_gets_a_sentence():
+def test_a_second_derivative_raises_a_clear_error():
     x, labels = gpu_batch()
     x.requires_grad_()
     (gradient,) = torch.autograd.grad(losses.RAWLoss()(x, labels), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""A memory of past batches: what it holds, what of it counts, and that it goes on where it was saved."""
+"""The memory bank: its rows, its mask of filled rows, and exact reloading."""
 
 import io
 
@@ -13,7 +13,7 @@ from tuplet import losses
 
 
 @given(size=st.integers(1, 12), batches=st.lists(st.integers(0, 15), max_size=6))
-def test_holds_the_last_rows_in_a_ring(size, batches):
+def test_holds_the_last_rows(size, batches):
     bank, everything, labels = losses.MemoryBank(size, 3), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
     for k, n in enumerate(batches):
         x, y = torch.randn(n, 3, generator=torch.Generator().manual_seed(k)), torch.arange(n) + 100 * k
@@ -29,7 +29,7 @@ def test_holds_the_last_rows_in_a_ring(size, batches):
 @pytest.mark.parametrize("loss", [losses.MultiSimilarityLoss(), losses.TripletLoss(), losses.AngularLoss(),
                                   losses.LiftedStructureLoss(), losses.MarginLoss(mining=None)])  # fmt: skip
 def test_rows_that_were_never_filled_do_not_count(loss):
-    """Label 0 stands in the empty rows too: a bank that is part full must equal a gallery of the full part."""
+    """Empty rows have label 0: a partly filled bank must equal a gallery of its filled rows."""
     x, y = torch.randn(20, 4), torch.arange(20) // 4
     bank = losses.MemoryBank(50, 4)
     assert loss(x, y, gallery=bank) == 0
@@ -39,7 +39,7 @@ def test_rows_that_were_never_filled_do_not_count(loss):
     torch.testing.assert_close(loss(x, y, gallery=bank, max_per_class=4), truth)
 
 
-def test_rows_that_were_never_filled_have_no_role_to_swap():
+def test_rows_that_were_never_filled_are_no_queries_when_roles_are_swapped():
     loss = losses.NPairLoss(symmetric=True, norm_penalty=0.1)
     x, g, y = torch.randn(6, 4), torch.randn(3, 4), torch.arange(6)
     bank = losses.MemoryBank(6, 4)
@@ -48,7 +48,7 @@ def test_rows_that_were_never_filled_have_no_role_to_swap():
     torch.testing.assert_close(loss(x, y, gallery=bank), loss(x, y, gallery=g, gallery_labels=y[2:5]))
 
 
-def test_a_reloaded_bank_goes_on_bit_for_bit():
+def test_a_reloaded_bank_continues_exactly():
     bank = losses.MemoryBank(7, 2)
     batches = [(torch.randn(3, 2), torch.arange(3) + 3 * k) for k in range(6)]
     for x, y in batches[:3]:
@@ -67,8 +67,8 @@ def test_a_reloaded_bank_goes_on_bit_for_bit():
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
 @pytest.mark.parametrize("size", [9, 700])
-def test_a_batch_may_be_added_before_the_gradient_comes_back(case, size):
-    """The gradient was refused, as of a tensor that had been written to; losses that look twice read the new rows."""
+def test_a_batch_may_be_added_before_the_backward_pass(case, size):
+    """The bank is written to between both passes, and the gradient must be that of the forward pass."""
     (x, y), bank = batch(case, dtype=torch.float32), losses.MemoryBank(size, DIM)
     bank.add(*batch(case, dtype=torch.float32, seed=1))
     _, gradient = value_and_gradient(case.make(), x, y, gallery=bank)
@@ -86,7 +86,7 @@ def test_no_gradient_flows_into_the_bank():
     assert x.grad.norm() > 0
 
 
-def test_half_precision_queries_look_at_a_float32_bank():
+def test_half_precision_queries_with_a_float32_bank():
     x, y = torch.randn(8, 4), torch.arange(8) // 2
     bank = losses.MemoryBank(8, 4)
     bank.add(x, y)
@@ -94,6 +94,6 @@ def test_half_precision_queries_look_at_a_float32_bank():
     torch.testing.assert_close(half, losses.RAWLoss()(x.bfloat16().float(), y, gallery=bank))
 
 
-def test_an_impossible_size_gets_a_sentence():
+def test_an_impossible_size_raises():
     with pytest.raises(ValueError, match="size=0"):
         losses.MemoryBank(0, 4)

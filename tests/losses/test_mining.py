@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from losses import label_patterns as patterns
 from losses import oracles_mining as om
 from tuplet import losses, mining
-from tuplet.rows import View, view
+from tuplet.rows import View, paths
 
 
 @pytest.fixture(scope="module", autouse=True, params=["marked", "listed"])
 def named(request):
-    """The pairs that a rule names are marked in whole rows, or looked at alone where those are long."""
+    """Mark named pairs in whole rows, or compute them alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view, "LISTED_PART", -1 if request.param == "listed" else 10**9)
+        patch.setattr(paths, "NAMED_FACTOR", -1 if request.param == "listed" else 10**9)
         yield
 
 
 def kept(rule, geometry, x, labels, **look):
-    """The masks that a rule leaves, gathered from whatever blocks the view makes."""
+    """Return the masks that a rule keeps, gathered from all blocks."""
     n = len(x)
     masks = []
 
@@ -48,7 +48,7 @@ def assert_masks(ours, truth):
     rows=st.integers(1, 9),
 )
 def test_rules_keep_what_their_definitions_say(labels, seed, kind, rows):
-    """Also of beads on a line, half a step apart: they tie, and lie on the very bounds of the rules."""
+    """Beads lie on a line, half a unit apart: they tie, and lie exactly on the bounds of the rules."""
     if kind == "beads":
         x = torch.randint(-3, 4, (len(labels), 1), generator=torch.Generator().manual_seed(seed)).double() / 2
     else:
@@ -91,7 +91,7 @@ def test_distance_weighted_draws_follow_their_probabilities(geometry, dim, soak)
 
 
 def test_distance_weighted_falls_back_to_uniform_and_keeps_all_positives():
-    """Where no negative is near enough, near and far ones come alike, and one at the very bound is not near."""
+    """Where no negative is near enough, all are drawn equally often; one exactly at the bound is not near."""
     x = torch.tensor([[0.0], [0.0], [1.0], [1.0], [-1.9], [-1.9]], dtype=torch.float64)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     counts, rule = torch.zeros(6, 6), mining.DistanceWeighted(far=1.0)
@@ -106,14 +106,14 @@ def test_distance_weighted_falls_back_to_uniform_and_keeps_all_positives():
 
 
 def test_distance_weighted_draws_opposite_vectors_too():
-    """No two points of the sphere are farther apart, and the density of that distance is 0."""
+    """The density of the largest distance on the sphere is 0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     _, negative = kept(mining.DistanceWeighted(), "euclidean", x, torch.tensor([0, 0, 1, 1]))
     assert negative.sum(1).tolist() == [1, 1, 1, 1]
 
 
-def test_queries_that_share_a_positive_draw_each_for_itself():
-    """Nine draws by each of ten queries among thirty negatives, all as far: hardly one is never drawn."""
+def test_queries_that_share_a_positive_draw_independently():
+    """Ten queries draw nine times each among thirty negatives at one distance: most are drawn."""
     _, negative = kept(mining.DistanceWeighted(), "euclidean", torch.eye(40), torch.arange(40) // 10)
     assert negative[:10].any(0).sum() > 20
 
@@ -132,7 +132,7 @@ def test_block_size_changes_no_draw(rows, seed):
     assert_masks(kept(mining.DistanceWeighted(seed=seed), "euclidean", x, labels, block_rows=rows), whole)
 
 
-def test_draws_change_with_calls_and_seeds_and_go_on_after_a_reload():
+def test_draws_change_with_calls_and_seeds_and_continue_after_a_reload():
     x, labels = patterns.embeddings(40, 8, 0, "unit"), torch.arange(40) // 4
     loss, again = losses.MarginLoss(), losses.MarginLoss()
     first, second = loss(x, labels), loss(x, labels)
@@ -155,7 +155,7 @@ def test_values_and_gradients_are_those_of_whole_rows(name, labels, seed, rows):
     torch.testing.assert_close(torch.autograd.grad((w * v).sum(), x)[0], gradient)
 
 
-def test_a_gallery_that_is_held_constant_does_not_move():
+def test_a_constant_gallery_gets_no_gradient():
     class Still(losses.RAWLoss):
         moves_gallery = False
 
@@ -165,7 +165,7 @@ def test_a_gallery_that_is_held_constant_does_not_move():
     torch.testing.assert_close(loss.weights(x, labels) @ x.detach(), gradient)
 
 
-def test_weights_belong_to_the_next_call():
+def test_weights_are_those_of_the_next_call():
     x, labels = patterns.embeddings(24, 6, 0, "unit").requires_grad_(), torch.arange(24) // 4
     loss = losses.RAWLoss(mining=mining.DistanceWeighted())
     for _ in range(3):
@@ -175,7 +175,7 @@ def test_weights_belong_to_the_next_call():
 
 
 class Closing(mining.Mining):
-    """Negatives within a limit that falls from call to call."""
+    """Keep negatives within a limit that falls from call to call."""
 
     def __init__(self):
         super().__init__()
@@ -192,8 +192,8 @@ class Closing(mining.Mining):
 
 
 @pytest.mark.parametrize("reduce", ["each", "sum"])
-def test_what_a_rule_takes_as_an_input_is_that_of_the_call_when_the_gradient_comes_back(reduce):
-    """The rule is asked again then, and has moved on: its limit by half."""
+def test_the_backward_pass_uses_the_rule_inputs_of_the_forward_pass(reduce):
+    """The rule is called again in the backward pass, after its limit was halved."""
 
     def rows(s, positive, negative):
         return torch.where(negative, s.square(), 0).sum(1)
@@ -208,7 +208,7 @@ def test_what_a_rule_takes_as_an_input_is_that_of_the_call_when_the_gradient_com
     assert not torch.allclose(torch.autograd.grad(getattr(look, reduce)(rows).sum(), x)[0], truth)
 
 
-def test_a_rule_that_names_is_given_the_positives():
+def test_a_rule_that_names_gets_the_positives():
     class Farthest(mining.Mining):
         names = True
 
@@ -220,7 +220,7 @@ def test_a_rule_that_names_is_given_the_positives():
     assert negative.int().argmax(1).tolist() == [3, 3, 0, 0]
 
 
-def test_each_loss_has_a_rule_of_its_own():
+def test_each_loss_has_its_own_rule():
     one, other = losses.MarginLoss(), losses.MarginLoss()
     one(torch.eye(4), torch.tensor([0, 0, 1, 1]))
     assert one.mining.calls == 1

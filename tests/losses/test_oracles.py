@@ -1,4 +1,4 @@
-"""The oracles themselves against numbers worked out by hand, and against each other where two equations meet."""
+"""Test the oracles against numbers worked out by hand, and against each other where two equations agree."""
 
 import math
 from math import e, log
@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from losses import oracles_cosines as cosines
 from losses import oracles_mining as mining
 from losses import oracles_pairs as pairs
 from losses import oracles_tuples as tuples
@@ -24,10 +25,10 @@ def ids(*values):
 
 
 def line(query, *gallery):
-    """One query of class 0 on a line, and a gallery of (place, label)."""
+    """Make one query of class 0 on a line, and a gallery of (position, label)."""
     places, classes = zip(*gallery, strict=True)
-    look = {"gallery": points(*[[p] for p in places]), "gallery_labels": ids(*classes)}
-    return points([query]), ids(0), look
+    options = {"gallery": points(*[[p] for p in places]), "gallery_labels": ids(*classes)}
+    return points([query]), ids(0), options
 
 
 def close(value, expected):
@@ -103,8 +104,8 @@ def test_lifted_structure():
     # log(e^{1−4} + e^{1−5}) + 3 = log(1 + 1/e), squared, over 2·1.
     close(pairs.lifted_structure(*TRIANGLE, margin=1.0), log(1 + 1 / e) ** 2 / 2)
     # In a gallery the member 3 away has the negative 7 away: log(e^{1−4} + e^{1−7}) + 3.
-    x, y, look = line(0, (3, 0), (-4, 1))
-    close(pairs.lifted_structure(x, y, **look), log(1 + e**-3) ** 2 / 2)
+    x, y, options = line(0, (3, 0), (-4, 1))
+    close(pairs.lifted_structure(x, y, **options), log(1 + e**-3) ** 2 / 2)
 
 
 def test_nca():
@@ -116,26 +117,26 @@ def test_nca():
 
 def test_nra():
     # D from 1 to 5; D⁺ = 4, r = ¾, w = 1 − ½(½)² = 7/8, s⁺ = ⅛; D⁻ = 3, r = ½, w = ½, s⁻ = ½.
-    x, y, look = line(0, (1, 0), (-4, 0), (3, 1), (-5, 1))
-    close(pairs.nra(x, y, alpha=2, eps=0.125, **look), -log(1 / 8 + 1 / 8) - log(1 / 2 + 1 / 8))
+    x, y, options = line(0, (1, 0), (-4, 0), (3, 1), (-5, 1))
+    close(pairs.nra(x, y, alpha=2, eps=0.125, **options), -log(1 / 8 + 1 / 8) - log(1 / 2 + 1 / 8))
 
 
 def test_nra_with_all_at_one_distance_is_undefined():
-    x, y, look = line(0, (2, 0), (-2, 1))
-    close(pairs.nra(x, y, **look), 0)
+    x, y, options = line(0, (2, 0), (-2, 1))
+    close(pairs.nra(x, y, **options), 0)
 
 
 def test_ranked_list():
     # α = 4, m = 1. P* = {5}: 5 − 3 = 2. N* = {3, 1} with weights 2¹ and 2³: (2·1 + 8·3)/10 = 2.6.
-    x, y, look = line(0, (2, 0), (5, 0), (3, 1), (-1, 1), (6, 1))
-    value = pairs.ranked_list(x, y, alpha=4, margin=1, temperature=log(2), **look)
+    x, y, options = line(0, (2, 0), (5, 0), (3, 1), (-1, 1), (6, 1))
+    value = pairs.ranked_list(x, y, alpha=4, margin=1, temperature=log(2), **options)
     close(value, 4.6)
     # Constant weights: towards the positive at 5 (−1), away from 3 (+0.2), away from −1 (−0.8); the gallery stays.
-    query, gallery = torch.autograd.grad(value, [x, look["gallery"]], materialize_grads=True)
+    query, gallery = torch.autograd.grad(value, [x, options["gallery"]], materialize_grads=True)
     close(query[0, 0], -1.6)
     assert not gallery.any()
-    value = pairs.ranked_list(x, y, alpha=4, margin=1, temperature=log(2), move_gallery=True, **look)
-    torch.testing.assert_close(torch.autograd.grad(value, look["gallery"])[0], points([0], [1], [-0.2], [0.8], [0]))
+    value = pairs.ranked_list(x, y, alpha=4, margin=1, temperature=log(2), move_gallery=True, **options)
+    torch.testing.assert_close(torch.autograd.grad(value, options["gallery"])[0], points([0], [1], [-0.2], [0.8], [0]))
 
 
 def test_ranked_list_of_a_collapsed_batch():
@@ -148,9 +149,9 @@ def test_ranked_list_of_a_collapsed_batch():
 
 def test_margin_loss():
     # β = 2, m = 1: positives 1 and 4; negatives 3 − d: 0, 2 and −3. Three are above zero.
-    x, y, look = line(0, (2, 0), (5, 0), (3, 1), (-1, 1), (6, 1))
+    x, y, options = line(0, (2, 0), (5, 0), (3, 1), (-1, 1), (6, 1))
     beta = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    value = pairs.margin_loss(x, y, beta=beta, margin=1, **look)
+    value = pairs.margin_loss(x, y, beta=beta, margin=1, **options)
     close(value, (1 + 4 + 2) / 3)
     close(torch.autograd.grad(value, beta)[0], (-1 - 1 + 1) / 3)
 
@@ -163,9 +164,9 @@ def test_histogram():
 
 def test_histogram_clamps():
     # A positive pair of 25 counts as 1, a negative one of −25 as −1: perfect order, whatever the gallery.
-    x, y, look = line(5, (5, 0), (-5, 1))
-    close(pairs.histogram(x, y, **look), 0)
-    close(pairs.histogram(x, ids(1), **look), 1)
+    x, y, options = line(5, (5, 0), (-5, 1))
+    close(pairs.histogram(x, y, **options), 0)
+    close(pairs.histogram(x, ids(1), **options), 1)
 
 
 def test_proxy_nca():
@@ -192,6 +193,81 @@ def test_proxy_anchor():
     # δ = log 2 doubles every exponential, of the pull and of the push.
     value = pairs.proxy_anchor(x, ids(0), proxies, alpha=1, margin=log(2))
     close(value, log(2) + (log(7) + log(2)) / 3)
+
+
+def around(*members):
+    """Make one query of class 0 at (2, 0), and a gallery of (vector, label)."""
+    vectors, classes = zip(*members, strict=True)
+    return points([2, 0]), ids(0), {"gallery": points(*vectors), "gallery_labels": ids(*classes)}
+
+
+SIXTY_DEGREES = [1, 3**0.5]
+
+
+def test_cosface():
+    # Cosines 1 and 0; log 4 · (1 − ½) against 0.
+    close(cosines.cosface(points([2, 0]), ids(0), points([3, 0], [0, 1]), log(4), 0.5), log(3 / 2))
+
+
+def test_arcface():
+    # 60° and 30° of margin make 90°: cosines 0 and 0.
+    x, proxies = points([2, 0]), points(SIXTY_DEGREES, [0, 1])
+    close(cosines.arcface(x, ids(0), proxies, 1, math.pi / 6), log(2))
+    # 180° are beyond: −1 − (π/6)·½ against 0.
+    proxies = points([-3, 0], [0, 1])
+    close(cosines.arcface(x, ids(0), proxies, 1, math.pi / 6), log(1 + e ** (1 + math.pi / 12)))
+    # Of two centres the nearest counts, in both classes.
+    proxies = points([-3, 0], SIXTY_DEGREES, [0, 1], [-1, 0])
+    close(cosines.arcface(x, ids(0), proxies, 1, math.pi / 6, centers=2), log(2))
+
+
+def test_soft_triple():
+    # Shares ¾ and ¼ of the cosines 1 and 0, the other class at 0: 2 log 2 · (¾ − ¼). Centres √2 and 2 apart.
+    x, proxies = points([2, 0]), points([1, 0], [0, 1], [0, 1], [0, -5])
+    value = cosines.soft_triple(x, ids(0), proxies, 2, 2 * log(2), 1 / log(3), 0.25, tau=0.2)
+    close(value, log(3 / 2) + 0.2 * (2**0.5 + 2) / 2)
+
+
+def test_supcon():
+    # e^{s/τ} is 2 and 1 for the positives, ½ for the negative.
+    x, y, options = around(([5, 0], 0), ([0, 1], 0), ([-1, 0], 1))
+    close(cosines.supcon(x, y, 1 / log(2), **options), log(3.5) - log(2) / 2)
+
+
+def test_circle():
+    # The negative at 0.8: 1.2 · 0.4; the positive at 0: 1.4 · 0.6.
+    x, y, options = around(([0, 1], 0), ([4, 3], 1))
+    close(cosines.circle(x, y, 0.4, 10, **options), log(1 + e ** (4.8 + 8.4)))
+
+
+def test_smooth_ap():
+    # Positives at 1 and 0, the negative at 0.6, τ = 0.2.
+    def ahead(z):
+        return 1 / (1 + math.exp(-z))
+
+    x, y, options = around(([1, 0], 0), ([0, 1], 0), ([3, 4], 1))
+    first = (1 + ahead(-5)) / (1 + ahead(-5) + ahead(-2))
+    second = (1 + ahead(5)) / (1 + ahead(5) + ahead(3))
+    close(cosines.smooth_ap(x, y, 0.2, **options), 1 - (first + second) / 2)
+
+
+def test_smooth_ap_tends_to_the_average_precision():
+    # In order: a negative, a positive, a negative, a positive. Precisions ½ and ½.
+    x, y, options = around(([9, 1], 1), ([9, 2], 0), ([9, 3], 1), ([9, 4], 0))
+    close(cosines.smooth_ap(x, y, 1e-4, **options), 1 / 2)
+
+
+def test_tuplet_margin():
+    # 60° less 30° of slack: cos 30° = √¾, against a cosine of 0.
+    x, y, options = around((SIXTY_DEGREES, 0), ([0, 1], 1))
+    close(cosines.tuplet_margin(x, y, math.pi / 6, log(3) / 0.75**0.5, **options), log(4 / 3))
+
+
+def test_supcon_and_tuplet_margin_are_npair_with_one_positive_each():
+    x, y = embeddings(8, 4, 0, "unit"), ids(0, 1, 2, 3, 0, 1, 2, 3)
+    npair = tuples.npair_all(x, y, 5.0).item()
+    close(cosines.supcon(x, y, 1 / 5), npair)
+    close(cosines.tuplet_margin(3 * x, y, 0.0, 5.0), npair)
 
 
 def test_triplet_all():
@@ -222,12 +298,12 @@ def test_smooth_triplet_and_npair_all():
     close(tuples.smooth_triplet(*LOGS), (log(2.5) + log(1.5)) / 2)
     close(tuples.npair_all(*LOGS), (log(2.5) + log(1.5)) / 2)
     # Two negatives of e^s 2 and 3, a positive of 1: log 3 and log 4 apart, log 6 together.
-    x, y, look = line(1, (0, 0), (log(2), 1), (log(3), 2))
-    close(tuples.smooth_triplet(x, y, **look), (log(3) + log(4)) / 2)
-    close(tuples.npair_all(x, y, **look), log(6))
-    close(tuples.npair(x, y, **look), log(6))
-    close(tuples.npair(x, y, variant="ovo", **look), log(3) + log(4))
-    close(tuples.npair_all(x, y, scale=2.0, **look), log(1 + 4 + 9))
+    x, y, options = line(1, (0, 0), (log(2), 1), (log(3), 2))
+    close(tuples.smooth_triplet(x, y, **options), (log(3) + log(4)) / 2)
+    close(tuples.npair_all(x, y, **options), log(6))
+    close(tuples.npair(x, y, **options), log(6))
+    close(tuples.npair(x, y, variant="ovo", **options), log(3) + log(4))
+    close(tuples.npair_all(x, y, scale=2.0, **options), log(1 + 4 + 9))
 
 
 def test_npair():
@@ -263,25 +339,25 @@ def test_angular_is_the_hinge_without_the_norms():
 
 
 @given(paired_labels(), st.integers(0, 99))
-def test_npair_losses_meet(two_each, seed):
+def test_npair_losses_agree(two_each, seed):
     y = torch.tensor(two_each)
     firsts = [i for i, label in enumerate(two_each) if label not in two_each[:i]]
     seconds = [two_each.index(two_each[i], i + 1) for i in firsts]
     x = embeddings(len(y), 3, seed)
-    look = {"gallery": x[seconds], "gallery_labels": y[seconds]}
+    options = {"gallery": x[seconds], "gallery_labels": y[seconds]}
     q, ql, classes = x[firsts], y[firsts], len(firsts)
-    close(tuples.npair(x, y), tuples.npair_all(q, ql, **look).item())
-    close(tuples.npair(x, y, variant="ovo"), (classes - 1) * tuples.smooth_triplet(q, ql, **look).item())
-    close(tuples.npair(x, y, symmetric=True), tuples.npair(q, ql, symmetric=True, **look).item())
+    close(tuples.npair(x, y), tuples.npair_all(q, ql, **options).item())
+    close(tuples.npair(x, y, variant="ovo"), (classes - 1) * tuples.smooth_triplet(q, ql, **options).item())
+    close(tuples.npair(x, y, symmetric=True), tuples.npair(q, ql, symmetric=True, **options).item())
     close(tuples.npair_all(x, y), pairs.nca(x, y).item())
     if classes == 2:
-        close(tuples.npair(x, y), tuples.smooth_triplet(q, ql, **look).item())
+        close(tuples.npair(x, y), tuples.smooth_triplet(q, ql, **options).item())
 
 
-def test_binomial_and_raw_are_one_with_one_of_each():
-    x, y, look = line(0.3, (0.5, 0), (-0.4, 1))
+def test_binomial_and_raw_agree_with_one_pair_of_each_kind():
+    x, y, options = line(0.3, (0.5, 0), (-0.4, 1))
     plain = {"alpha": 1.0, "beta": 1.0, "threshold": 0.2}
-    close(pairs.raw(x, y, **plain, **look), pairs.binomial_deviance(x, y, **plain, **look).item())
+    close(pairs.raw(x, y, **plain, **options), pairs.binomial_deviance(x, y, **plain, **options).item())
 
 
 def row(*values):
@@ -345,8 +421,8 @@ def test_tables_of_pairs():
     assert (positive.tolist(), negative.tolist()) == ([[True, True, False]], [[False, False, True]])
 
 
-def test_other_ideas_of_same():
-    # Labels as bit sets: alike when they share a bit. 1 and 3 do, 3 and 2 do, 1 and 2 do not.
+def test_custom_comparison():
+    # Labels as bit sets: the same if they share a bit. 1 and 3 do, 3 and 2 do, 1 and 2 do not.
     positive, negative = mining.pair_masks(points([0], [0], [0]), ids(1, 3, 2), same=lambda a, b: (a[:, None] & b) > 0)
     assert positive.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
     assert negative.tolist() == [[False, False, True], [False, False, False], [True, False, False]]
@@ -362,6 +438,7 @@ ROW_LOSSES = [
     *[pairs.lifted_structure, pairs.nca, pairs.nra, pairs.ranked_list, pairs.margin_loss, pairs.histogram],
     *[tuples.triplet, tuples.smooth_triplet, tuples.npair_all],
     *[tuples.angular_hinge, tuples.angular, tuples.npair_angular],
+    *[cosines.supcon, cosines.circle, cosines.smooth_ap, cosines.tuplet_margin],
 ]
 
 
@@ -395,7 +472,7 @@ PUSHED_BY_NEGATIVES_ALONE = [
 
 
 @pytest.mark.parametrize("loss", [loss for loss in ROW_LOSSES if loss not in PUSHED_BY_NEGATIVES_ALONE])
-def test_nothing_left_gives_zero(loss):
+def test_a_batch_without_terms_gives_zero(loss):
     # All different, and −½ at most between any two: no positives, and no negative above the threshold.
     x = points([1, 0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)])
     value = loss(x, ids(0, 1, 2))

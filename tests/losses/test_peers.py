@@ -1,4 +1,4 @@
-"""Where other libraries go wrong, each a named test: what the peer gives, and the number worked out by hand."""
+"""Test cases where other libraries are wrong: their value, and the right one worked out by hand."""
 
 from math import e, exp, log
 
@@ -94,7 +94,7 @@ def test_ranked_list_of_a_collapsed_batch():
     assert peer.RankedListLoss(margin=0.4, Tn=0, alpha=1.2, distance=AS_GIVEN)(x, y).item() == 0
 
 
-def test_ranked_list_adds_nothing():
+def test_ranked_list_adds_no_constant_to_the_weights():
     x, y = points([0, 0], [0.5, 0]), ids(0, 1)
     close(losses.RankedListLoss(alpha=1.2)(x, y), 0.7)
     # The peer adds 1e-5 for each of the N entries of a row to the sum of weights; it takes half of each side.
@@ -138,14 +138,14 @@ def test_no_table_larger_than_that_of_all_pairs(ours, theirs, at_least):
     assert largest_tensor(*theirs[:1], x, y, *theirs[1:]) >= at_least
 
 
-def test_nca_keeps_its_hardest_queries():
+def test_nca_counts_its_hardest_queries():
     z = 100.0
     # Each query has its positive opposite, a negative on top of it and one opposite: log[(2e^{−z} + e^{z}) / e^{−z}].
     x, y = points([1, 0], [-1, 0], [1, 0], [-1, 0], dtype=torch.float32), ids(0, 0, 1, 1)
     assert losses.NCALoss(scale=z)(x, y).item() == pytest.approx(log(2 + exp(2 * z)))
     assert gradient(losses.NCALoss(scale=z), x, y).isfinite().all()
     assert peer.NCALoss(softmax_scale=z)(x, y).isnan()
-    # Two easy queries, two hopeless ones (the first has a negative on top of it) and one without positives.
+    # Two easy queries, two impossible ones (the first has a negative on top of it) and one without positives.
     x, y = points([1, 0], [1, 0], [0, 1], [0, -1], [0, 1], dtype=torch.float32), ids(0, 0, 1, 1, 2)
     terms = [log(1 + 3 * exp(-z))] * 2 + [log(1 + 2 * exp(z) + exp(2 * z)), log(2 + 2 * exp(z))]
     assert losses.NCALoss(scale=z)(x, y).item() == pytest.approx(sum(terms) / 4)
@@ -172,7 +172,7 @@ def test_one_mined_positive_and_one_mined_negative():
     assert peer.MultiSimilarityLoss(2, 10, 0.5)(torch.cat([q, p, n]), ids(0, 0, 1), pairs).item() == 0
 
 
-def test_memory_goes_on_where_it_was_saved():
+def test_memory_continues_where_it_was_saved():
     bank, again = losses.MemoryBank(4, 1), losses.MemoryBank(4, 1)
     bank.add(points([1], [2], [3]), ids(1, 2, 3))
     again.load_state_dict(bank.state_dict())
@@ -194,7 +194,7 @@ def test_smooth_triplet_does_not_overflow():
     assert torch.tensor(1000.0).exp().log1p().isinf()  # as the formula stands
 
 
-def test_semi_hard_looks_at_one_anchor_at_a_time():
+def test_semi_hard_treats_each_anchor_by_itself():
     # On a line, classes {0, 2} and {1, 3.5, −5}; (anchor, positive → negative) and d_ap² − d_an² + 50:
     terms = [
         4 - 12.25,  # 0, 2 → 3.5

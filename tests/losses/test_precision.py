@@ -1,4 +1,4 @@
-"""What the engine promises to every loss about numbers: of narrow types, of products that cancel, of NaN."""
+"""Precision of every loss: narrow types, products that cancel, NaN."""
 
 from math import exp, log1p
 
@@ -14,7 +14,7 @@ from tuplet.rows import geometry as geo
 class TestEuclidean:
     @pytest.mark.parametrize("d", [1e-4, 1e-3, 1e-2, 0.3, 1.0])
     @pytest.mark.parametrize("dim", [8, 512])
-    def test_float32_unit_vectors_are_trustworthy_where_products_cancel(self, d, dim):
+    def test_float32_distances_are_accurate_where_products_cancel(self, d, dim):
         generator = torch.Generator().manual_seed(dim)
         a = torch.nn.functional.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0)
         step = torch.randn(dim, generator=generator, dtype=torch.float64)
@@ -51,7 +51,7 @@ class TestEuclidean:
 
 @pytest.fixture
 def matrix_units(monkeypatch):
-    """What a GPU does with bf16 vectors, on a CPU: their products are exact, and summed in float32."""
+    """Imitate a GPU's bf16 products on a CPU: they are exact, and summed in float32."""
     plain = geo.product
     monkeypatch.setattr(geo, "for_matrix_units", lambda vectors: vectors.dtype == torch.bfloat16)
     monkeypatch.setattr(
@@ -71,7 +71,7 @@ class TestHalfProducts:
 
     @pytest.mark.parametrize("dim", [8, 512, 2048])
     @pytest.mark.parametrize("scale", [1e-2, 1.0, 100.0])
-    def test_copies_have_distance_zero_and_others_theirs(self, dim, scale, matrix_units):
+    def test_only_copies_have_distance_zero(self, dim, scale, matrix_units):
         generator = torch.Generator().manual_seed(dim)
         x = torch.nn.functional.normalize(torch.randn(6, dim, generator=generator))
         x[5] = x[4] + 0.05 * x[3]
@@ -120,8 +120,8 @@ class TestPrecision:
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     @pytest.mark.parametrize("rows", [1, 24])
-    def test_a_diverged_model_is_seen_in_the_value(self, case, rows):
-        """A comparison with NaN is false, and would leave such pairs out: a loss of 0 where nothing is learned."""
+    def test_nan_embeddings_give_a_nan_loss(self, case, rows):
+        """A comparison with NaN is false: a loss that drops such pairs would be 0 while nothing is learned."""
         x, labels = batch(case)
         x[:rows] = torch.nan
         assert case.make()(x, labels).isnan()
@@ -129,15 +129,15 @@ class TestPrecision:
     @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
     @pytest.mark.parametrize("labels", [[0], [0, 1, 2], [0, 0, 0], [0, 0, 1]], ids=str)
     @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-    def test_what_a_query_lacks_makes_no_nan_on_the_way_either(self, case, labels):
-        """Whoever looks for the NaN of a model would find that of the loss."""
+    def test_missing_positives_or_negatives_make_no_nan_in_any_step(self, case, labels):
+        """Anomaly detection would report it instead of the NaN of a model."""
         x, loss = batch(case)[0][: len(labels)].requires_grad_(), case.make()
         with torch.autograd.detect_anomaly():
             loss(x, torch.tensor(labels)).backward()
             loss(x, torch.tensor(labels), gallery=losses.MemoryBank(4, x.shape[1], x.dtype)).backward()
 
     @pytest.mark.parametrize("case", CASES, ids=str)
-    def test_steps_out_of_autocast(self, case):
+    def test_autocast_has_no_effect(self, case):
         x, labels = batch(case, dtype=torch.float32)
         loss = case.make().to(torch.float32)
         plain = value_and_gradient(loss, x, labels)
@@ -147,7 +147,7 @@ class TestPrecision:
         assert torch.equal(plain[1], inside[1])
 
     @pytest.mark.parametrize("z", [19.0, 21.0, 30.0, 45.0])
-    def test_log_of_one_plus_a_power_is_right_to_the_last_digits_of_float64(self, z):
+    def test_softplus_is_exact_in_float64(self, z):
         """torch's softplus(z) is z from 20 on, which is 2e-9 off there."""
         x = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
         gallery = torch.tensor([[0.0, 1.0], [z, 0.0]], dtype=torch.float64)
@@ -157,7 +157,7 @@ class TestPrecision:
             (gradient,) = torch.autograd.grad(value, x)
             torch.testing.assert_close(gradient[0, 0].item(), z / (1 + exp(-z)), rtol=1e-15, atol=0)
 
-    def test_classes_are_counted_whatever_the_default_type(self):
+    def test_classes_are_counted_exactly_under_any_default_type(self):
         """Bf16 holds no whole number between 1,000 and 1,004."""
         loss, x, labels = losses.ProxyAnchorLoss(1001, 4), torch.eye(4).repeat(251, 1)[:1001], torch.arange(1001)
         expected = loss(x, labels)

@@ -1,19 +1,18 @@
-"""A GPU machine on which nothing can be compiled runs the formulas as they stand, and says so once."""
+"""A GPU machine without Triton runs large batches eagerly, and warns once."""
 
-import functools
 import warnings
 
 import torch
 
 from losses.batches import batch, value_and_gradient
 from losses.cases import BY_NAME
-from tuplet.rows import engine
+from tuplet.rows import paths
 
 
-def test_without_a_compiler_it_runs_eagerly_and_says_so_once(monkeypatch):
-    monkeypatch.setattr(engine, "has_triton", lambda: False)
-    monkeypatch.setattr(engine, "worth_compiling", lambda table: True)
-    monkeypatch.setattr(engine, "_uncompiled_step", functools.cache(engine._uncompiled_step.__wrapped__))
+def test_without_a_compiler_it_runs_eagerly_and_warns_once(monkeypatch):
+    monkeypatch.setattr(paths, "has_triton", lambda: False)
+    monkeypatch.setattr(paths, "_is_large_on_gpu", lambda work: True)
+    monkeypatch.setattr(paths, "_warned", False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for name in ("raw_vthm", "contrastive", "nca"):

@@ -1,4 +1,4 @@
-"""A small network with three levels, and pictures for it."""
+"""A small network with three levels, and images for it."""
 
 import torch
 from torch import nn

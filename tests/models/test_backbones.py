@@ -1,5 +1,6 @@
 """Architectures against published counts and shapes, and against literal or foreign versions of themselves."""
 
+import itertools
 import re
 
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tuplet import extras, models
+from foreign import foreign
+from tuplet import models
 from tuplet.models.architectures import build
 from tuplet.models.bn_inception import BLOCKS
 from tuplet.models.weights import fill
 
-# Published parameter counts with their 1000-class layer, and the maps of a 224 × 224 picture at L, M and H.
+# Published parameter counts with their 1000-class layer, and the maps of a 224 × 224 image at L, M and H.
 PUBLISHED = {
     "resnet50": (25_557_032, 2048, [(512, 28), (1024, 14), (2048, 7)]),
     "googlenet": (6_624_904, 1024, [(480, 28), (832, 14), (1024, 7)]),
@@ -46,6 +48,21 @@ def test_counts_and_shapes_are_the_published_ones(name):
     assert backbone.channels == dict(zip("LMH", (channels for channels, _ in maps), strict=True))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_casianet_has_the_layers_of_its_paper(channels, tmp_path):
+    embedder = models.create("casianet", dim=None, channels=channels)
+    convolutions = [layer for layer in embedder.modules() if isinstance(layer, nn.Conv2d)]
+    widths = [channels, 32, 64, 64, 128, 96, 192, 128, 256, 160, 320]
+    assert [(c.in_channels, c.out_channels) for c in convolutions] == list(itertools.pairwise(widths))
+    assert [c.kernel_size for c in convolutions] == [(3, 3)] * 10
+    faces = torch.randint(0, 256, (2, 3, 100, 100), dtype=torch.uint8)
+    maps = embedder.backbone(embedder._prepare(faces), "LMH")
+    assert [tuple(x.shape[1:]) for x in maps.values()] == [(192, 13, 13), (256, 7, 7), (320, 7, 7)]
+    embedder.save(tmp_path)
+    assert torch.equal(models.load(tmp_path).embed(faces), embedder.embed(faces))
+    assert embedder.width == 320
+
+
 def test_paper_004_crops_of_227_give_the_same_maps():
     with torch.no_grad():
         maps = build("bn_inception", {}).eval()(torch.zeros(1, 3, 227, 227), "LMH")
@@ -53,7 +70,7 @@ def test_paper_004_crops_of_227_give_the_same_maps():
 
 
 @given(name=st.sampled_from(sorted(PUBLISHED)), height=st.integers(33, 90), width=st.integers(33, 90))
-def test_any_size_of_picture_goes_through(name, height, width):
+def test_any_size_of_image_goes_through(name, height, width):
     backbone = NETWORKS[name]
     with torch.no_grad():
         maps = backbone(torch.zeros(1, 3, height, width), "LMH")
@@ -98,7 +115,7 @@ def test_resnet_versions_share_names_but_not_values():
 
 
 def flat_bn_inception(state, x):
-    """BN-Inception in the flat names of its published files, layer by layer, on a BGR picture."""
+    """BN-Inception in the flat names of its published files, layer by layer, on a BGR image."""
 
     def unit(x, name, stride=1):
         weight = state[f"{name}.weight"]
@@ -151,24 +168,18 @@ def test_bn_inception_widths_add_up():
     assert [w.one + w.three + w.double + w.pool for w in BLOCKS.values()][-2:] == [1024, 1024]
 
 
-def test_lite0_agrees_with_the_package_that_its_weights_come_from():
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_lite_agrees_with_the_package_that_its_weights_come_from(number):
     from efficientnet_lite_pytorch import EfficientNet
 
     torch.manual_seed(0)
-    peer = shaken(EfficientNet.from_name("efficientnet-lite0"))
-    network = build("efficientnet_lite0", {}).eval()
+    peer = shaken(EfficientNet.from_name(f"efficientnet-lite{number}"))
+    network = build(f"efficientnet_lite{number}", {}).eval()
     fill(network, peer.state_dict(), "peer")
-    x = torch.randn(2, 3, 224, 224)
+    size = (224, 240, 260)[number]  # the peer pads for this size alone
+    x = torch.randn(2, 3, size, size)
     with torch.no_grad():
         torch.testing.assert_close(network(x)["H"], peer.extract_features(x), rtol=1e-5, atol=1e-5)
-
-
-def foreign(module):
-    """The module, or a skip where it cannot be imported."""
-    try:
-        return extras.need(module, extra="timm", purpose="this comparison")
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "googlenet"])
@@ -209,7 +220,7 @@ def test_a_name_nobody_has_is_a_sentence():
 
 def test_the_folder_of_an_embedder_is_no_name(tmp_path):
     models.create("convnet", dim=4).save(tmp_path / "best")
-    with pytest.raises(ValueError, match=r"best is a folder and no backbone's name; .* tuplet\.load"):
+    with pytest.raises(ValueError, match=r"best is a folder, not the name of a backbone; .* tuplet\.load"):
         models.create(f"{tmp_path}/best")
 
 
@@ -226,14 +237,26 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(weights):
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("resnet50", {"depth": 50}, "resnet50 has no option 'depth'; its options are strides"),
+        ("resnet50", {"depth": 50}, "resnet50 has no option 'depth'; choose one of strides"),
         ("convnet", {"sizes": 50}, "convnet has no option 'sizes'; did you mean 'size'?"),
         ("efficientnet_lite0", {"depth": 1}, "efficientnet_lite0 has no option 'depth'; it has none, so leave it out"),
         ("mlp", {}, "mlp needs its option 'features'; give features="),
-        ("mlp", {"features": "ten"}, "features is 'ten' and hidden (512,); they must be the width and a list of"),
-        ("mlp", {"features": 10, "hidden": 64}, "features is 10 and hidden 64; they must be the width and a list of"),
-        ("mlp", {"features": 10, "hidden": [0]}, "features is 10 and hidden [0]; they must be the width and a list of"),
-        ("convnet", {"size": "a"}, "size is 'a' and channels 1; convnet needs a whole size of 4 or more, and 1 or 3"),
+        ("mlp", {"features": "ten"}, "features is 'ten' and hidden (512,); they must be a positive integer and a list"),
+        (
+            "mlp",
+            {"features": 10, "hidden": 64},
+            "features is 10 and hidden 64; they must be a positive integer and a list",
+        ),
+        (
+            "mlp",
+            {"features": 10, "hidden": [0]},
+            "features is 10 and hidden [0]; they must be a positive integer and a list",
+        ),
+        (
+            "convnet",
+            {"size": "a"},
+            "size is 'a' and channels 1; convnet needs an integer size of 4 or more, and 1 or 3",
+        ),
     ],
 )
 def test_wrong_options_get_a_sentence(name, options, sentence):
@@ -242,10 +265,10 @@ def test_wrong_options_get_a_sentence(name, options, sentence):
 
 
 def test_what_is_neither_a_name_nor_a_module_is_refused():
-    with pytest.raises(TypeError, match="the backbone is 50; give a name, such as 'resnet50', or a module"):
+    with pytest.raises(TypeError, match="the architecture is 50; give a name, such as 'resnet50', or a module"):
         models.create(50)
 
 
 def test_timm_gets_no_weights_behind_ones_back():
-    with pytest.raises(ValueError, match="'checkpoint_path' would bring weights"):
+    with pytest.raises(ValueError, match="'checkpoint_path' would load weights"):
         build("timm/resnet18", {"checkpoint_path": "weights.pth"})

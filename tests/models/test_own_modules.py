@@ -56,17 +56,17 @@ def test_vectors_maps_sequences_and_dicts_are_levels(make, levels):
     ],
 )
 def test_what_no_head_can_stand_on_is_said_before_there_is_an_embedder(make, said):
-    with pytest.raises(ValueError, match=rf"^the module gives {said}; it must give a vector \(N, C\) or a map"):
+    with pytest.raises(ValueError, match=rf"^the module returns {said}; it must return a vector \(N, C\) or a map"):
         models.create(Gives(make), example=torch.zeros(2, 8))
 
 
 def test_an_input_that_the_module_does_not_take_is_named():
-    with pytest.raises(ValueError, match=r"does not take a tensor \(1, 9\) of torch\.float32 \(mat1 and mat2 shapes"):
+    with pytest.raises(ValueError, match=r"fails on a tensor \(1, 9\) of torch\.float32 \(mat1 and mat2 shapes"):
         models.create(Gives(lambda y: y), example=torch.zeros(1, 9))
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_head_and_pictures_have_the_type_of_the_module(kind, tmp_path):
+def test_head_and_images_have_the_type_of_the_module(kind, tmp_path):
     def net():
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(kind)

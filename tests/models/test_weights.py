@@ -34,7 +34,7 @@ def test_half_precision_files_become_float32(tmp_path, state, suffix):
     path = tmp_path / f"weights{suffix}"
     half = {name: value.half() for name, value in state.items()}
     save_file(half, path) if suffix == ".safetensors" else torch.save(half, path)
-    with pytest.warns(UserWarning, match=r"images were prepared: .*models\.create\(\.\.\., preprocessing=\)"):
+    with pytest.warns(UserWarning, match=r"is not known: .*models\.create\(\.\.\., preprocessing=\)"):
         embedder = models.create("convnet", weights=path)
     for name, value in embedder.backbone.state_dict().items():
         assert value.dtype == torch.float32
@@ -54,7 +54,7 @@ class Touch:
 def test_code_in_a_file_is_refused_and_not_run(tmp_path):
     marker, path = tmp_path / "executed", tmp_path / "weights.pth"
     torch.save({"weight": torch.zeros(2), "evil": Touch(marker)}, path)
-    with pytest.raises(ValueError, match="holds Python objects beside tensors"):
+    with pytest.raises(ValueError, match="holds Python objects besides tensors"):
         models.create("convnet", weights=path)
     path.write_bytes(pickle.dumps(Touch(marker)))
     with pytest.raises(ValueError, match="weights"):
@@ -78,7 +78,7 @@ def test_truncated_files_are_a_sentence_with_the_path(tmp_path, state, suffix, k
 def test_a_page_or_a_pointer_in_place_of_weights_is_to_be_fetched_again(tmp_path, content):
     path = tmp_path / "weights.pth"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"weights\.pth cannot be read \(no file of torch\.save's\); fetch"):
+    with pytest.raises(ValueError, match=r"weights\.pth cannot be read \(torch\.save did not write it\); fetch"):
         read(path)
 
 
@@ -94,7 +94,7 @@ def test_any_bytes_are_a_sentence(tmp_path_factory, content, suffix):
 def test_files_of_something_else_are_refused(tmp_path, content):
     path = tmp_path / "weights.pth"
     torch.save(content, path)
-    with pytest.raises(ValueError, match="no plain dict of tensors"):
+    with pytest.raises(ValueError, match="not a dict of tensors"):
         read(path)
 
 
@@ -125,13 +125,13 @@ def test_missing_batch_counters_are_no_mismatch():
 
 
 def test_a_file_that_is_not_there_names_what_is_known():
-    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*; give a file's path, or resnet50_v1_imagenet"):
+    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*; give the path of a file, or resnet50_torch"):
         models.create("resnet50", weights="nowhere.pth")
-    with pytest.raises(FileNotFoundError, match=r"known for convnet; give a file's path$"):
+    with pytest.raises(FileNotFoundError, match=r"known for convnet; give the path of a file$"):
         models.create("convnet", weights="nowhere.pth")
-    with pytest.raises(TypeError, match=r"weights is True; give a file's path or a name of models\.KNOWN"):
+    with pytest.raises(TypeError, match=r"weights is True; give the path of a file or a name of models\.KNOWN"):
         models.create("resnet50", weights=True)
-    with pytest.raises(ValueError, match=r"no architecture here is called .resnet18.; built in are bn_inception"):
+    with pytest.raises(ValueError, match=r"there is no built-in backbone .resnet18.; did you mean .resnet50."):
         models.classifier("resnet18", "nowhere.pth")
 
 
@@ -159,10 +159,10 @@ def test_a_known_file_is_recognised_wherever_it_lies(tmp_path, monkeypatch):
     assert embedder.preprocessing == CAFFE
     assert embedder.config.options == {"strides": "v1"}
     assert embedder.backbone.layer2[0].conv1.stride == (2, 2)
-    with pytest.raises(ValueError, match=r"needs strides='v1', and 'v1\.5' was given"):
+    with pytest.raises(ValueError, match=r"needs strides='v1', but 'v1\.5' was given"):
         models.create("resnet50", weights=path, strides="v1.5")
-    smaller = models.create("resnet50", weights=path, preprocessing={"size": 160, "how": "square"})
-    assert (smaller.preprocessing.size, smaller.preprocessing.how, smaller.preprocessing.mean) == (
+    smaller = models.create("resnet50", weights=path, preprocessing={"size": 160, "resize_mode": "square"})
+    assert (smaller.preprocessing.size, smaller.preprocessing.resize_mode, smaller.preprocessing.mean) == (
         160,
         "square",
         CAFFE.mean,
@@ -194,7 +194,7 @@ def test_a_random_start_has_the_usual_preprocessing():
     assert models.create("resnet50").preprocessing == IMAGENET
 
 
-def photographs(count):
+def images(count):
     with (Path(DATA) / "cub200.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == "test"]
     wanted = {row["path"] for row in rows[:: len(rows) // count][:count]}
@@ -210,7 +210,7 @@ def photographs(count):
 def test_birds_are_seen_as_birds(name, weights):
     embedder = models.create(name, dim=None, normalize=False, weights=weights)
     with torch.no_grad():
-        top = models.classifier(name, weights)(embedder.embed(photographs(60))).argmax(1)
+        top = models.classifier(name, weights)(embedder.embed(images(60))).argmax(1)
     birds = torch.tensor([*range(7, 25), *range(80, 101), *range(127, 147)])
     assert torch.isin(top, birds).double().mean() > 0.8
 

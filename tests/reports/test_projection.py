@@ -1,4 +1,4 @@
-"""The map keeps neighbours together, always the same way, whatever the vectors."""
+"""The map keeps neighbours together, is deterministic, and accepts any vectors."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_neighbours_stay_neighbours():
     principal = recall_at_k(principal_components(vectors.double(), 2), labels, ks=(1,))[1]
     assert full > 0.99
     assert plane > 0.95
-    assert principal < 0.8, "principal components alone would have done"
+    assert principal < 0.8, "principal components alone would be enough"
 
 
 def test_the_same_vectors_give_the_same_map():
@@ -46,14 +46,14 @@ def test_any_vectors_have_a_map(vectors):
     assert bool(((places >= 0) & (places <= 1)).all())
 
 
-def test_principal_components_are_those_of_the_singular_values():
+def test_principal_components_equal_the_singular_value_decomposition():
     x = torch.randn(30, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     u, s, _ = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     torch.testing.assert_close(principal_components(x, 4).abs(), (u * s)[:, :4].abs())
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 40))
-def test_a_sample_takes_from_all_classes_evenly(labels, count):
+def test_a_sample_is_even_over_classes(labels, count):
     rows = sample(torch.tensor(labels), count).tolist()
     assert rows == sorted(set(rows))
     assert len(rows) == min(count, len(labels))
@@ -64,7 +64,7 @@ def test_a_sample_takes_from_all_classes_evenly(labels, count):
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 200)), min_size=1, max_size=40))
-def test_pictures_never_cover_one_another(points):
+def test_images_never_cover_one_another(points):
     places = torch.tensor(points)
     first = torch.tensor(zooms(places))
     assert first[0] == 1
@@ -73,4 +73,4 @@ def test_pictures_never_cover_one_another(points):
         gaps = (shown[:, None] - shown).abs().amax(2).fill_diagonal_(torch.inf)
         assert float(gaps.min()) * zoom >= SHOWN
         for hidden in places[first > zoom]:
-            assert float((shown - hidden).abs().amax(1).min()) * zoom < SHOWN, "a picture is hidden that had room"
+            assert float((shown - hidden).abs().amax(1).min()) * zoom < SHOWN, "an image is hidden although it fits"

@@ -1,4 +1,4 @@
-"""Row functions as programs of tiles, run by Triton's interpreter: the same numbers as the engine's in float64."""
+"""Fused programs in Triton's interpreter: the same values as those of eager blocks in float64."""
 
 import pytest
 import torch
@@ -6,8 +6,7 @@ import torch
 from losses.batches import value_and_gradient
 from losses.cases import BY_NAME, DIM
 from tuplet import losses, mining
-from tuplet.rows import fused, masked_logsumexp, masked_max, masked_mean, masked_sum
-from tuplet.rows.fused.settings import HiddenStateError, settings
+from tuplet.rows import ExecutionError, execution, fused, masked_logsumexp, masked_max, masked_mean, masked_sum
 
 triton = pytest.importorskip("triton", reason="the kernels are run by its interpreter")
 if not triton.knobs.runtime.interpret:
@@ -15,7 +14,7 @@ if not triton.knobs.runtime.interpret:
 
 from tuplet.rows.fused import run  # noqa: E402  (Triton decides at import whether it interprets)
 
-# What a mask hides may be infinite on the way, and the interpreter's numpy says so.
+# Masked entries may be infinite in between, and the interpreter's numpy warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore:Converting a tensor:UserWarning")
 LABELS = {
     "four": lambda n: torch.arange(n) // 4,
@@ -41,7 +40,7 @@ LOSSES = {
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Small tiles and panels for batches of any size; gives the list of programs that were run."""
+    """Use small tiles and panels for batches of any size; return the list of programs that were run."""
     programs = []
 
     def counted(program, *args):
@@ -59,7 +58,7 @@ def ran(monkeypatch):
 
 
 def batch(n, labels="four", dim=24, copies=0):
-    """Clustered unit vectors, rounded to bf16, in any order; some of them the same."""
+    """Return clustered unit vectors, rounded to bf16, in random order; `copies` of them are equal."""
     generator = torch.Generator().manual_seed(n)
     labels = LABELS[labels](n)
     centres = torch.randn(n + 1, dim, generator=generator)[labels % (n + 1)]
@@ -105,7 +104,7 @@ class TestValues:
 
     @pytest.mark.parametrize("name", LOSSES)
     @pytest.mark.parametrize("rows", [1, 53])
-    def test_a_diverged_model_is_seen_in_the_value(self, name, rows, ran):
+    def test_nan_embeddings_give_a_nan_loss(self, name, rows, ran):
         x, labels = batch(53)
         x[:rows] = torch.nan
         assert LOSSES[name]()(x, labels).isnan()
@@ -146,7 +145,7 @@ class TestValues:
             "place",
         ],
     )
-    def test_functions_of_ones_own(self, rows, ran):
+    def test_row_functions_of_a_user(self, rows, ran):
         class Own(losses.RowLoss):
             def rows(self, *args):
                 return rows(*args)
@@ -154,7 +153,7 @@ class TestValues:
         check(Own(), *batch(53))
         assert len(ran) == 1
 
-    def test_value_alone(self, ran):
+    def test_value_without_gradient(self, ran):
         x, labels = batch(40)
         with torch.no_grad():
             value = LOSSES["raw"]()(x, labels)
@@ -162,21 +161,27 @@ class TestValues:
         assert len(ran) == 1
 
 
-class TestAlone:
-    def test_gives_the_programs_that_ran(self, ran):
-        with fused.alone() as programs:
+class TestPinned:
+    def test_a_program_runs(self, ran):
+        with execution("fused"):
             value_and_gradient(LOSSES["raw_vthm"](), *batch(20))
-        assert len(programs) == 1
-        assert programs == ran
-        LOSSES["raw_vthm"]()(*batch(20))
-        assert len(programs) < len(ran)
+        assert len(ran) == 1
+        assert fused.kept_programs() == ran
 
     @pytest.mark.parametrize("name", ["raw_semi_hard", "contrastive", "nra", "proxy_nca"])
-    def test_refuses_walks_without_a_program(self, name, ran):
+    def test_refuses_a_loss_without_a_program(self, name, ran):
         loss, (x, labels) = BY_NAME[name].make(), batch(16, dim=DIM)
-        with fused.alone(), pytest.raises(fused.NoProgramError):
+        with execution("fused"), pytest.raises(ExecutionError, match="pinned to 'fused', but it needs"):
             loss(x, labels)
         assert loss(x, labels).isfinite()
+
+    def test_refuses_a_row_function_that_cannot_be_traced(self, ran):
+        class Sorted(losses.RowLoss):
+            def rows(self, s, positive, negative):
+                return s.sort(1).values[:, 0], s.new_ones(len(s))
+
+        with execution("fused"), pytest.raises(ExecutionError, match="cannot be traced"):
+            Sorted()(*batch(16))
 
 
 class TestSettings:
@@ -208,39 +213,7 @@ class TestSettings:
         check(loss, x, labels)
         assert len(ran) == 3
 
-    def test_what_a_function_can_see_is_its_key(self, monkeypatch):
-        class Holder(torch.nn.Module):
-            margin = 1.0
-
-            def __init__(self):
-                super().__init__()
-                self.options = {"scales": [1.0, 2.0]}
-
-            def rows(self, s, positive, negative):
-                return masked_sum(s, negative) * self.margin, positive.sum(1)
-
-        holder, outer = Holder(), [1.0]
-        functions = [holder.rows, lambda s, positive, negative: (outer[0] * s.sum(1), FACTOR * positive.sum(1))]
-        keys = [settings(function) for function in functions]
-        assert keys == [settings(function) for function in functions]
-        holder.options["scales"][1] = 3.0
-        assert settings(functions[0]) != keys[0]
-        holder.options["scales"][1] = 2.0
-        assert settings(functions[0]) == keys[0]
-        monkeypatch.setattr(Holder, "margin", 2.0)
-        assert settings(functions[0]) != keys[0]
-        outer[0] = 2.0
-        assert settings(functions[1]) != keys[1]
-        outer[0] = 1.0
-        monkeypatch.setitem(globals(), "FACTOR", 2.0)
-        assert settings(functions[1]) != keys[1]
-
-    def test_a_function_with_hidden_state_has_no_key(self):
-        draws = torch.Generator()
-        with pytest.raises(HiddenStateError):
-            settings(lambda s, positive, negative: draws)
-
-    def test_settings_that_never_stay_are_not_traced_for_ever(self, ran):
+    def test_settings_that_change_at_every_call_are_not_traced(self, ran):
         x, labels = batch(20)
         loss = losses.RAWLoss()
         for n in range(fused.NEW_IN_A_ROW + 3):
@@ -251,11 +224,8 @@ class TestSettings:
         assert len(ran) == fused.NEW_IN_A_ROW + 1
 
 
-FACTOR = 1.0
-
-
 class TestRefused:
-    """What has no program goes block by block, with the same result."""
+    """A loss without a program runs in blocks."""
 
     @pytest.mark.parametrize(
         "rows",

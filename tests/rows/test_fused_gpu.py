@@ -1,4 +1,4 @@
-"""Row functions as programs on a GPU, where there is one: the same numbers as the engine's in float64."""
+"""Fused programs on a GPU, where there is one: the same values as those of eager blocks in float64."""
 
 import gc
 
@@ -7,7 +7,7 @@ import torch
 
 from losses.batches import value_and_gradient
 from tuplet import losses, mining
-from tuplet.rows import engine, fused, replay
+from tuplet.rows import cuda_graphs, fused, paths
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 LOSSES = {
@@ -20,7 +20,7 @@ LOSSES = {
 
 @pytest.fixture(autouse=True)
 def programs(monkeypatch):
-    """Batches of any size as programs; gives the programs that there are."""
+    """Run batches of any size as programs; return the cache of programs."""
     monkeypatch.setattr(fused, "LEAST_ROWS", 1)
     monkeypatch.setattr(fused, "_programs", type(fused._programs)())
     monkeypatch.setattr(fused, "_new", [])  # after many new ones in a row, the next would have to wait
@@ -37,7 +37,7 @@ def batch(n, dim, per_class):
 
 
 def reserved():
-    """What is taken of the GPU and cannot be given back."""
+    """Return the GPU memory that is reserved and cannot be released."""
     gc.collect()
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved()
@@ -55,7 +55,7 @@ def test_equal_float64_on_the_same_rounded_inputs(name, n, dim, per_class, progr
     assert (gradient.double() - true_gradient).norm() < 5e-3 * true_gradient.norm()
 
 
-def test_the_same_twice():
+def test_results_are_reproducible():
     x, labels = batch(4224, 128, 4)
     once, again = (value_and_gradient(LOSSES["raw_vthm"](), x, labels) for _ in range(2))
     assert torch.equal(once[0], again[0])
@@ -74,7 +74,7 @@ def test_several_panels(monkeypatch):
 
 
 class TestReplayed:
-    """Too large for a graph, were it not a program."""
+    """Batches that are too large for a graph of other kernels."""
 
     N = 4224
 
@@ -83,9 +83,9 @@ class TestReplayed:
         loss = LOSSES["raw_vthm"]()
         inputs = [(x, labels), (x, labels), (x.flip(0).contiguous(), labels.flip(0)), (-x, labels.flip(0))]
         found = [value_and_gradient(loss, *given) for given in inputs]
-        (graph,) = replay._kept[loss].large.values()
+        (graph,) = cuda_graphs._kept[loss].large.values()
         assert len(graph.programs) == 1
-        monkeypatch.setattr(replay, "LARGEST_PROGRAM_ROWS", 0)
+        monkeypatch.setattr(paths, "CAPTURED_PROGRAM_ROWS", 0)
         for (value, gradient), given in zip(found, inputs, strict=True):
             truth, true_gradient = value_and_gradient(LOSSES["raw_vthm"](), *given)
             assert torch.equal(value, truth)
@@ -113,21 +113,21 @@ class TestReplayed:
 
     @pytest.mark.parametrize("make", [losses.ContrastiveLoss, lambda: losses.RAWLoss(mining=mining.SemiHard())])
     def test_without_a_program_there_is_no_graph(self, make, monkeypatch):
-        monkeypatch.setattr(engine, "COMPILED_ENTRIES", 1 << 62)  # would take ten seconds
+        monkeypatch.setattr(paths, "COMPILED_ENTRIES", 1 << 62)  # would take ten seconds
         x, labels = batch(self.N, 128, 4)
         loss = make()
         values = [loss(x, labels, max_per_class=4) for _ in range(3)]
-        assert list(replay._kept[loss].large.values()) == [None]
+        assert list(cuda_graphs._kept[loss].large.values()) == [None]
         assert values[0] == values[1] == values[2]
 
-    def test_the_memory_of_one_is_kept(self):
+    def test_the_memory_of_one_graph_is_kept(self):
         loss, kept = LOSSES["raw_vthm"](), []
         start = reserved()
         for n in (8192, 8320):
             for _ in range(3):
                 value_and_gradient(loss, *batch(n, 128, 4))
             kept.append(reserved() - start)
-        assert len(replay._kept[loss].large) == 1
+        assert len(cuda_graphs._kept[loss].large) == 1
         weights = 2 * 8192**2
         assert weights < kept[0] < 2 * weights
         assert kept[1] < kept[0] + weights / 2

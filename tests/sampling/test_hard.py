@@ -1,4 +1,4 @@
-"""Hard negative class mining against a literal version of Sohn 2016, section 3.2.1."""
+"""Test hard negative class mining against a loop version of Sohn 2016, section 3.2.1."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ LABELS = np.repeat(np.arange(40), 6)
 
 
 class Model:
-    """An embedder that remembers what it was asked, and drifts from batch to batch as a trained one does."""
+    """An embedder that records its answers and changes from batch to batch, as a trained one does."""
 
     def __init__(self, seed=0):
         self.base = torch.randn(len(LABELS), 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -24,7 +24,7 @@ class Model:
 
 
 def violation_of(a, b):
-    """The most violated triplet with its anchor in a or in b and its negative in the other, by loops."""
+    """Return by loops the most violated triplet with its anchor in a or b and its negative in the other."""
     if len(a) == 1:
         return float(a[0] @ b[0])
     worst = -np.inf
@@ -38,7 +38,7 @@ def violation_of(a, b):
 
 
 @pytest.mark.parametrize("per_class", [1, 2, 3])
-def test_each_added_class_violates_most(per_class):
+def test_each_added_class_has_the_most_violated_triplet(per_class):
     model = Model()
     sampler = sampling.HardClassSampler(LABELS, model, pairs=8, candidates=25, per_class=per_class, batches=4)
     for batch in sampler:
@@ -57,7 +57,7 @@ def test_each_added_class_violates_most(per_class):
 
 
 @pytest.mark.parametrize("examples", [1, 2, 4])
-def test_violations_are_those_of_the_loops(examples):
+def test_violations_equal_those_of_loops(examples):
     vectors = torch.randn(6, examples, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     table = class_violations(vectors)
     for a in range(6):
@@ -66,7 +66,7 @@ def test_violations_are_those_of_the_loops(examples):
                 assert table[a, b] == pytest.approx(violation_of(vectors[a].numpy(), vectors[b].numpy()), abs=1e-14)
 
 
-def test_confused_classes_meet():
+def test_confused_classes_share_a_batch():
     """Ten clusters of four classes each: a batch of four is one cluster."""
     centres = torch.nn.functional.one_hot(torch.arange(10)).double()
     sampler = sampling.HardClassSampler(LABELS, lambda i: centres[LABELS[i] % 10], pairs=4, candidates=40)
@@ -89,7 +89,7 @@ def test_ties_are_broken_at_random():
     assert len(seen) > 35
 
 
-def test_resuming_replays_what_the_model_chose():
+def test_resuming_repeats_the_choices_of_the_model():
     run = sampling.HardClassSampler(LABELS, Model(), pairs=8, candidates=25, batches=6)
     whole = list(run)
     model = Model()
@@ -102,13 +102,13 @@ def test_resuming_replays_what_the_model_chose():
     assert len(model.answers) == 6
 
 
-def test_vectors_of_the_wrong_shape_get_one_sentence():
+def test_vectors_of_the_wrong_shape_raise_an_error():
     sampler = sampling.HardClassSampler(LABELS, lambda i: torch.zeros(3, 2), pairs=2)
-    with pytest.raises(ValueError, match=r"embed gave shape \(3, 2\) for 40 indices"):
+    with pytest.raises(ValueError, match=r"embed returned shape \(3, 2\) for 40 indices"):
         next(iter(sampler))
 
 
-def test_vectors_that_are_not_finite_get_one_sentence():
+def test_vectors_that_are_not_finite_raise_an_error():
     sampler = sampling.HardClassSampler(LABELS, lambda i: torch.full((len(i), 2), torch.nan), pairs=2)
-    with pytest.raises(ValueError, match="embed gave vectors that are not finite"):
+    with pytest.raises(ValueError, match="embed returned vectors that are not finite"):
         next(iter(sampler))

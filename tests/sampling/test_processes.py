@@ -1,4 +1,4 @@
-"""Two real processes under torch.distributed draw the batch of one."""
+"""Test that two processes under torch.distributed share the batches of one process."""
 
 import json
 import subprocess
@@ -15,18 +15,21 @@ if world_size > 1:
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world_size)
 # Ranks whose models disagree, as rounding makes them now and then: the choice of rank 0 must hold for both.
 vectors = torch.randn(120, 4, generator=torch.Generator().manual_seed(rank))
-if name == "hard":
-    sampler = sampling.HardClassSampler(labels, lambda i: vectors[i], pairs=6)
-else:
-    sampler = sampling.NPairSampler(labels, pairs=6)
-json.dump(list(sampler), open(f"{folder}/{world_size}-{rank}.json", "w"))
+makers = {
+    "hard": lambda: sampling.HardClassSampler(labels, lambda i: vectors[i], pairs=6),
+    "npair": lambda: sampling.NPairSampler(labels, pairs=6),
+    "neighbors": lambda: sampling.AnchorNeighborSampler(labels, lambda i: vectors[i], 2, 3, 2),
+    "smart": lambda: sampling.SmartTripletSampler(labels, lambda i: vectors[i], 6),
+    "one_class": lambda: sampling.OneClassSampler(labels, lambda i: vectors[i], 4, 8),
+}
+json.dump([list(makers[each]()) for each in name.split()], open(f"{folder}/{world_size}-{rank}.json", "w"))
 if world_size > 1:
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("name", ["npair", "hard"])
+@pytest.mark.parametrize("name", ["npair hard", "neighbors smart one_class"])
 def test_two_processes_share_the_batches_of_one(tmp_path, name):
     runs = [
         subprocess.Popen([sys.executable, "-c", SCRIPT, str(rank), str(world_size), str(tmp_path), name])
@@ -34,4 +37,5 @@ def test_two_processes_share_the_batches_of_one(tmp_path, name):
     ]
     assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
     whole, first, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1-0", "2-0", "2-1"))
-    assert [a + b for a, b in zip(first, second, strict=True)] == whole
+    for one, two, all_of_it in zip(first, second, whole, strict=True):
+        assert [a + b for a, b in zip(one, two, strict=True)] == all_of_it

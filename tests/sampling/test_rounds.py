@@ -1,4 +1,4 @@
-"""How much of the data an epoch touches: classes and examples in rounds, and coverage."""
+"""Test the order of classes and examples, and the share of the data that an epoch covers."""
 
 from collections import Counter, defaultdict
 
@@ -47,7 +47,7 @@ def test_an_epoch_touches_four_fifths_where_sizes_differ_threefold(make, batch_s
 
 @st.composite
 def shapes(draw):
-    """Sizes that differ at most threefold, twice a group at least; ten batches of at most a third of the classes."""
+    """Draw class sizes that differ at most threefold, for ten batches of at most a third of the classes."""
     least = draw(st.integers(4, 16))
     sizes = draw(st.lists(st.integers(least, 3 * least) | st.sampled_from([least, 3 * least]), min_size=3, max_size=30))
     classes, per_class = draw(st.integers(1, len(sizes) // 3)), draw(st.integers(2, least // 2))
@@ -97,8 +97,8 @@ def test_an_epoch_of_few_classes_touches_as_many_examples_as_its_batches_can_hol
     ],
     ids=["npair", "hard", "ngroup"],
 )
-def test_many_times_round_equal_classes_every_example_comes_about_as_often(make, sizes):
-    """In n-groups some came 50 times and others 26 times: a class in its second order was in every round of it."""
+def test_over_many_rounds_of_equal_classes_all_examples_come_about_as_often(make, sizes):
+    """Regression: in n-groups some examples came 50 times and others 26 times."""
     counts = Counter(index for batch in make(labels_of(sizes)) for index in batch)
     assert len(counts) == sum(sizes)
     assert max(counts.values()) - min(counts.values()) <= 2
@@ -121,7 +121,7 @@ def test_coverage_where_mperclass_touched_63_percent():
 
 
 def test_turns_of_a_class_that_is_always_busy_do_not_pile_up():
-    """A class that triplets had no room for had 6,000 turns to come after 2,000 batches, which took ever longer."""
+    """Regression: a class that did not fit into triplets kept 6,000 turns after 2,000 batches."""
     rounds = Rounds([np.arange(2), np.arange(2, 4)], visit=2, batches=100, rng=np.random.default_rng(0))
     for _ in range(100):
         rounds.take(rounds.next_class(busy=[0]), 2)
@@ -129,6 +129,6 @@ def test_turns_of_a_class_that_is_always_busy_do_not_pile_up():
 
 
 def test_a_small_class_repeats_all_its_examples_alike():
-    """Found by the soak: one of three examples came three times among five, the others once."""
+    """Regression: one of three examples came three times among five, the others once."""
     for batch in sampling.ClassBalancedSampler([0, 0, 0, 1, 1, 1], classes=2, per_class=5, batches=200):
         assert set(Counter(batch).values()) == {1, 2}

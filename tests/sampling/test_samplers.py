@@ -1,4 +1,4 @@
-"""The samplers' contract: exact batches, ranks and resuming."""
+"""Test batches, ranks and resuming of all samplers."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sampling.makers import MAKERS, every_sampler, hard, labels_of
+from sampling.makers import MAKERS, every_sampler, hard, labels_of, vectors_of
 from tuplet import sampling
 from tuplet.sampling.samplers import _can_give
 
@@ -72,7 +72,7 @@ def test_ngroup_batches_are_full_and_without_repeats(sizes, groups, per_group, s
         if min(sizes) >= per_group:
             assert list(counts.values()) == [per_group] * groups
         lone = sum(count == 1 for count in counts.values())
-        # One example alone only where nobody could give one up: pairs in a batch of odd size.
+        # A single example of a class only if no class could give one up: pairs in a batch of odd size.
         assert lone == 0 or (lone == 1 and max(counts.values()) <= 2 and len(batch) % 2)
 
 
@@ -87,7 +87,7 @@ def test_triplets_are_disjoint_and_of_two_classes(sizes, triplets, seed):
         assert (anchor != negative).all()
 
 
-def test_how_many_disjoint_triplets_there_are_is_known_exactly(soak):
+def test_the_number_of_possible_disjoint_triplets_is_exact(soak):
     @functools.cache
     def possible(free, triplets):
         if triplets == 0:
@@ -197,7 +197,7 @@ def test_iterators_of_one_epoch_move_on_to_the_next_once(make, batch_size):
 
 
 @every_sampler
-def test_an_epoch_that_was_left_does_not_end_the_one_that_was_set(make, batch_size):
+def test_an_old_iterator_does_not_change_the_epoch_that_was_set(make, batch_size):
     labels = labels_of([8] * 14)
     sampler, other = make(labels), make(labels)
     left = iter(sampler)
@@ -207,7 +207,7 @@ def test_an_epoch_that_was_left_does_not_end_the_one_that_was_set(make, batch_si
     assert (sampler.epoch, sampler.state_dict()["batch"]) == (5, 0)
 
 
-def test_looking_at_a_batch_does_not_use_it_up():
+def test_reading_one_batch_does_not_advance_the_sampler():
     sampler = sampling.NPairSampler(labels_of([8] * 14), pairs=6)
     peek = next(iter(sampler))
     batches = list(sampler)
@@ -225,7 +225,7 @@ def test_a_data_loader_takes_the_batches():
 
 
 def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
-    """Its sampler is in the next epoch when there are batches of this one to come: both numbers must be one's own."""
+    """Its sampler may be in the next epoch already, so the caller counts epochs and batches."""
     labels = labels_of([6] * 8)
     whole, sampler = (sampling.NPairSampler(labels, pairs=4) for _ in range(2))
     first, second = list(whole), list(whole)
@@ -244,12 +244,16 @@ def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
     ("make", "message"),
     [
         (lambda: sampling.NPairSampler([0, 1, 2]), "none of the 3 classes has two"),
-        (lambda: sampling.NPairSampler([0, 0, 1, 1], pairs=3), "a batch of 3 classes .* but 2 have .*; ask for fewer"),
+        (
+            lambda: sampling.NPairSampler([0, 0, 1, 1], pairs=3),
+            "needs 3 classes, but only 2 have .*; ask for fewer",
+        ),
         (lambda: sampling.NPairSampler([0, 0], pairs=0), "pairs is 0; it must be at least 1"),
         (lambda: hard(np.array([0, 0]), 0), "pairs is 0; it must be at least 1"),
         (lambda: sampling.NGroupSampler([0, 0, 1, 1], groups=2, per_group=3), "give 4 examples; ask for fewer"),
         (lambda: sampling.TripletSampler([0] * 9 + [1, 1], triplets=3), "triplets is 3, but 2 classes"),
-        (lambda: sampling.ClassBalancedSampler([[0, 0]], 1, 1), r"got shape \(1, 2\)"),
+        (lambda: sampling.ClassBalancedSampler([[[0, 0]]], 1, 1), r"got shape \(1, 1, 2\)"),
+        (lambda: sampling.ClassBalancedSampler([[0, 0]], 1, 1), "none of the 1 classes has two"),
         (lambda: sampling.NPairSampler([0, 0], pairs=1, rank=0), "rank is 0 and world_size is None"),
         (lambda: sampling.NPairSampler([0, 0], 1, rank=2, world_size=2), "rank is 2 and world_size is 2; .* 0 to 1"),
         (lambda: sampling.NPairSampler([0, 0], 1, rank=-1, world_size=2), "rank is -1 and world_size is 2; .* 0 to 1"),
@@ -264,20 +268,20 @@ def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
         (lambda: sampling.NPairSampler([0, 0], 1).set_epoch(-1), "epoch is -1; it must be at least 0"),
         (
             lambda: sampling.NPairSampler([0] * 8, 1).load_state_dict({"epoch": 0, "batch": 5}),
-            "the state is of batch 5 and an epoch has 4; load one of a sampler made alike",
+            "the state is at batch 5, but an epoch has 4; use the same arguments",
         ),
     ],
 )
-def test_bad_requests_get_one_sentence(make, message):
+def test_bad_arguments_raise_an_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("number", [2.0, 2.5, "2", True], ids=repr)
 @pytest.mark.parametrize("name", ["pairs", "batches", "seed"])
-def test_numbers_that_are_not_whole_are_refused(name, number):
-    """Of 2.5 classes a batch had 3."""
-    with pytest.raises(TypeError, match=f"{name} is {number!r}; it must be a whole number of at least"):
+def test_numbers_that_are_not_integers_are_refused(name, number):
+    """Regression: a batch of 2.5 classes had 3."""
+    with pytest.raises(TypeError, match=f"{name} is {number!r}; it must be an integer of at least"):
         sampling.NPairSampler(labels_of([6] * 12), **{"pairs": 2, "batches": 3, name: number})
 
 
@@ -287,7 +291,31 @@ def test_labels_that_are_not_integers_are_refused():
 
 
 def test_a_class_that_starts_again_within_a_batch_does_not_repeat_in_it():
-    """Found by the soak: with classes of 7 and 5 the second triplet took the negative of the first again."""
+    """Regression: with classes of 7 and 5 the second triplet took the negative of the first again."""
     for seed in range(200):
         for batch in sampling.TripletSampler(labels_of([7, 5], seed=1), 2, seed=seed, batches=8):
             assert len(set(batch)) == 6
+
+
+def test_every_exported_sampler_is_found_by_its_name():
+    by_epoch = {"anchor_neighbor", "one_class", "smart_triplet"}
+    assert set(sampling.SAMPLERS) == {"class_balanced", "hard_class", "ngroup", "npair", "triplet", *by_epoch}
+    assert all(sampler.name == name for name, sampler in sampling.SAMPLERS.items())
+
+
+@pytest.mark.parametrize("kind", sampling.SAMPLERS.values())
+def test_a_sampler_makes_the_batches_that_it_states(kind):
+    labels = labels_of([8] * 14)
+    inputs = {"embed": vectors_of(labels)} if kind.needs_embeddings else {}
+    for batch in kind.of_size(labels, 24, per_class=4, seed=1, **inputs):
+        assert len(batch) == 24
+        groups = labels[batch].reshape(-1, kind.group_size or 4)
+        if kind.batch == "one_class":
+            assert (groups[0] == groups[0, 0]).all()
+            assert (groups[1:] != groups[0, 0]).all()
+        elif kind.batch == "triplets":
+            assert (groups[:, 0] == groups[:, 1]).all()
+            assert (groups[:, 0] != groups[:, 2]).all()
+        else:
+            assert (groups == groups[:, :1]).all()
+            assert len(set(groups[:, 0])) == len(groups)

@@ -1,4 +1,4 @@
-"""Sixty-odd files that are no ordinary photograph: what a server meets once it can be reached."""
+"""About sixty broken, hostile and unusual files to upload."""
 
 import gzip
 import io
@@ -9,30 +9,17 @@ import zlib
 import numpy as np
 from PIL import Image
 
+from crafted import png, png_chunk, saved
 
-def picture(size=(96, 64), seed=0):
+
+def random_image(size=(96, 64), seed=0):
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), np.uint8))
 
 
-def saved(image, kind, **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width, height, depth=8, colour=2, body=b"", before=b""):
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + before + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
-
-
 def uploads() -> dict[str, bytes]:
-    """By name. Some are odd but right, and get an answer; the others must be refused."""
-    image = picture()
+    """Return files that must be refused, by name."""
+    image = random_image()
     whole = {kind: saved(image, kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")}
     files = {f"{kind} cut at {cut:.2f}": data[: int(len(data) * cut)] for kind, data in whole.items()
              for cut in (0.02, 0.3, 0.6, 0.97)}  # fmt: skip
@@ -44,9 +31,9 @@ def uploads() -> dict[str, bytes]:
         "PNG without pixels": png(64, 64),
         "PNG with a wrong checksum": whole["PNG"][:50] + b"\x00" + whole["PNG"][51:],
         "PNG with a text that unpacks to 64 MiB": png(8, 8, body=b"\x00" * 200,
-            before=chunk(b"zTXt", b"Comment\x00\x00" + zlib.compress(bytes(2**26)))),
+            before=png_chunk(b"zTXt", b"Comment\x00\x00" + zlib.compress(bytes(2**26)))),
         "PNG with a profile that unpacks to 64 MiB": png(8, 8, body=b"\x00" * 200,
-            before=chunk(b"iCCP", b"p\x00\x00" + zlib.compress(bytes(2**26)))),
+            before=png_chunk(b"iCCP", b"p\x00\x00" + zlib.compress(bytes(2**26)))),
         "JPEG that says 65,500 × 65,500": whole["JPEG"].replace(
             struct.pack(">HH", 64, 96), struct.pack(">HH", 65_500, 65_500)),
         "JPEG header alone": b"\xff\xd8\xff\xe0\x00\x10JFIF\x00",
@@ -64,7 +51,7 @@ def uploads() -> dict[str, bytes]:
         "one byte": b"\xff",
         "zeros": bytes(4096),
         "noise": np.random.default_rng(1).bytes(50_000),
-        "text": b"this is no photograph",
+        "text": b"this is not an image",
         "a path": b"/etc/passwd",
         "a URL": b"http://127.0.0.1:1/secret.jpg",
         "HTML": b"<html><script>alert(1)</script></html>",
@@ -90,10 +77,10 @@ def uploads() -> dict[str, bytes]:
 
 
 def odd_but_right() -> dict[str, bytes]:
-    """Files that must get an answer."""
-    image = picture()
+    """Return unusual but valid files, which must get an answer."""
+    image = random_image()
     jpeg = saved(image, "JPEG")
-    frames = [picture(), Image.new("RGB", (96, 64), (9, 9, 9))]
+    frames = [random_image(), Image.new("RGB", (96, 64), (9, 9, 9))]
     return {
         "CMYK JPEG": saved(image.convert("CMYK"), "JPEG"),
         "grey JPEG": saved(image.convert("L"), "JPEG"),

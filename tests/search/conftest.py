@@ -1,11 +1,12 @@
-"""Photographs with labels behind a model, the server's application over them, and a server in a process of its own."""
+"""Fixtures: an index of labelled images, the server's application, and a server process."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from search.served import COLOURS, photograph, server
+from search.server_process import server
+from soak.mixed_requests import served_index
 from tuplet import models, search
 
 LABELS = ["ant", "bee", "großer Käfer"]
@@ -29,22 +30,14 @@ def index(tmp_path_factory, embedder):
 
 @pytest.fixture(scope="module")
 def app(index):
-    from tuplet.search.server import create_app  # not where fastapi is missing
+    from tuplet.search.server import create_app  # fastapi may be missing
 
     return create_app(index)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    torch.manual_seed(0)
-    index = search.create(tmp_path_factory.mktemp("served") / "i", embedder=models.create("convnet", dim=16))
-    named = [(label, number) for label in COLOURS for number in range(10)]
-    index.add(
-        [photograph(*name) for name in named],
-        [f"{label}/{number}.png" for label, number in named],
-        [{"label": label} for label, _ in named],
-    )
-    return index.folder
+    return served_index(tmp_path_factory.mktemp("served") / "i")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Adds and deletes without end, and says so after each; the test kills it. Usage: endless_writer.py FOLDER FIRST."""
+"""Add and delete until killed, and print each change. Usage: endless_writer.py FOLDER FIRST."""
 
 import sys
 
@@ -10,7 +10,7 @@ BATCH = 7
 
 
 def vector(number: int) -> np.ndarray:
-    """What the item of this number holds: a function of the number, so that a reader can check it."""
+    """Return the vector of an item: a function of its number, so that readers can check it."""
     return np.random.default_rng(number).normal(size=16).astype(np.float32)
 
 
@@ -21,7 +21,7 @@ def main() -> None:
         numbers = range(start, start + BATCH)
         about = [{"label": f"label {number}"} for number in numbers]
         pictures = [str(number).encode() * (number % 5) for number in numbers]
-        index.add(np.stack([vector(n) for n in numbers]), [str(n) for n in numbers], about, pictures=pictures)
+        index.add(np.stack([vector(n) for n in numbers]), [str(n) for n in numbers], about, thumbnails=pictures)
         print("added", start, flush=True)
         index.delete([str(start + 1), str(start + 2)])
         print("deleted", start, flush=True)

@@ -1,4 +1,4 @@
-"""Approximate search beside exact search: recall as stated, the same scores, filters, deletions, later rows."""
+"""Approximate search compared with exact search: recall, scores, filters, deletions, later rows."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def index(request, tmp_path_factory):
 def recall(index, queries, k=10, **options):
     truth = index.search(queries, k, exact=True, **options)
     found = index.search(queries, k, **options)
-    # The same scores, whichever way they were found, but for float32.
+    # Scores are those of exact search, up to float32.
     for scores, rows, true_scores, true_rows in zip(found.scores, found.rows, truth.scores, truth.rows, strict=True):
         known = dict(zip(true_rows.tolist(), true_scores.tolist(), strict=True))
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
@@ -42,7 +42,7 @@ def recall(index, queries, k=10, **options):
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
-def test_recall_is_measured_and_true(index, kind, capsys):
+def test_stated_recall_is_true(index, kind, capsys):
     about = index.build_approximate(kind, recall=0.9)
     assert f"recall@10 {about.recall_at_10:.3f}" in capsys.readouterr().out
     assert about.recall_at_10 >= 0.9
@@ -51,13 +51,13 @@ def test_recall_is_measured_and_true(index, kind, capsys):
     queries = clustered(200, seed=1)
     assert recall(again, queries) == pytest.approx(about.recall_at_10, abs=0.07)
     assert recall(again, queries, where={"label": ["a", "b"]}) > 0.8
-    # A filter that leaves few is answered exactly.
+    # A filter that leaves few rows is answered exactly.
     assert recall(again, queries, where={"rare": 7}) == 1.0
     assert len(list(index.folder.glob("approximate.*"))) <= 2
 
 
-def test_recall_is_that_of_queries_it_has_not_seen(tmp_path):
-    """In 96 dimensions a graph finds what lies between its own rows far more easily than what is new to it."""
+def test_stated_recall_holds_for_new_queries(tmp_path):
+    """In 96 dimensions a graph finds its own rows far more easily than new queries."""
     drawn = np.random.default_rng(0).normal(size=(10_500, 96)).astype(np.float32)
     index = Index.create(tmp_path / "i", dim=96)
     index.add(drawn[:10_000], range(10_000))
@@ -66,8 +66,8 @@ def test_recall_is_that_of_queries_it_has_not_seen(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
-def test_recall_stays_with_filters_and_deletions(tmp_path, kind):
-    """The nearest among one row in seven lie farther away than the nearest of all."""
+def test_recall_with_filters_and_deletions(tmp_path, kind):
+    """The nearest of the allowed rows are farther away than the nearest of all rows."""
     index = Index.create(tmp_path / "i", dim=16, metric="cosine")
     index.add(clustered(8_000), range(8_000), [{"seventh": i % 7} for i in range(8_000)])
     about = index.build_approximate(kind, recall=0.9)
@@ -77,8 +77,8 @@ def test_recall_stays_with_filters_and_deletions(tmp_path, kind):
     assert recall(index, queries) > about.recall_at_10 - 0.015
 
 
-def test_recall_stays_with_many_results(tmp_path):
-    """A graph that is asked for a thousand among one row in seven must walk past seven thousand."""
+def test_recall_with_many_results(tmp_path):
+    """For 1,000 results among one row in seven, a graph must visit 7,000 rows."""
     index = Index.create(tmp_path / "i", dim=16, metric="dot")
     index.add(clustered(20_000), range(20_000), [{"half": i % 2, "seventh": i % 7} for i in range(20_000)])
     about = index.build_approximate("hnsw", recall=0.9)
@@ -94,8 +94,8 @@ def test_recall_stays_with_many_results(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
-def test_recall_stays_where_the_filter_leaves_out_what_is_near(tmp_path, kind):
-    """Things like this one but of another class: all around the query may not be found."""
+def test_recall_if_the_filter_excludes_the_neighbourhood(tmp_path, kind):
+    """A filter may exclude all rows around the query, as when searching for similar items of another class."""
     vectors = clustered(8_000)
     centres = np.random.default_rng(9).normal(size=(50, 16)).astype(np.float32)
     group = np.linalg.norm(vectors[:, None] - centres, axis=2).argmin(1) % 5
@@ -105,13 +105,13 @@ def test_recall_stays_where_the_filter_leaves_out_what_is_near(tmp_path, kind):
     for each in range(5):
         others = centres[np.arange(50) % 5 != each]
         assert recall(index, others, where={"group": each}) > about.recall_at_10 - 0.015
-    # What came later does not hide that too few of the others were looked at.
+    # Later rows must not hide that too few candidates were allowed.
     index.add(centres[:20] + np.float32(8), range(8_000, 8_020), [{"group": 1}] * 20)
     assert recall(index, centres[::5], where={"group": 1}) > about.recall_at_10 - 0.015
 
 
-def test_recall_stays_with_one_result(tmp_path):
-    """A codebook of a prime number of dimensions tells little: the nearest is seldom its first guess."""
+def test_recall_with_one_result(tmp_path):
+    """With a prime number of dimensions the codes are coarse: their first candidate is seldom the nearest."""
     drawn = np.random.default_rng(0).normal(size=(5_200, 17)).astype(np.float32)
     index = Index.create(tmp_path / "i", dim=17)
     index.add(drawn[:5_000], range(5_000))
@@ -119,8 +119,8 @@ def test_recall_stays_with_one_result(tmp_path):
     assert recall(index, drawn[5_000:], 1) > about.recall_at_10 - 0.015
 
 
-def test_what_the_graph_does_not_hold_is_found_beside_it(tmp_path):
-    """Nothing that it covers is allowed here, and all that came later is."""
+def test_rows_outside_the_graph_are_found(tmp_path):
+    """The filter excludes all rows of the graph and allows all later ones."""
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(300), range(300), [{"old": 1}] * 300)
     index.build_approximate()
@@ -128,7 +128,7 @@ def test_what_the_graph_does_not_hold_is_found_beside_it(tmp_path):
     assert recall(index, clustered(5, seed=3), where={"old": None}) == 1.0
 
 
-def test_later_rows_and_deletions_count_at_once(tmp_path):
+def test_later_rows_and_deletions_take_effect_at_once(tmp_path):
     index = Index.create(tmp_path / "i", dim=16)
     vectors = clustered(1000)
     index.add(vectors, range(1000))
@@ -145,7 +145,7 @@ def test_later_rows_and_deletions_count_at_once(tmp_path):
 
 @pytest.mark.parametrize("later", [20, 2000])
 def test_later_rows_alone_are_searched_exactly(tmp_path, monkeypatch, later):
-    """What is added to a large index costs as much as it is itself, whether some of it is deleted or filtered out."""
+    """Exact search reads the later rows only, also if some are deleted or excluded."""
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(1000), range(1000))
     index.build_approximate(recall=0.99)
@@ -164,7 +164,7 @@ def test_later_rows_alone_are_searched_exactly(tmp_path, monkeypatch, later):
     assert "1001" not in [hit.id for hit in index.search(new[1])[0]]
 
 
-def test_a_poor_one_is_refused_with_its_number(tmp_path):
+def test_low_recall_is_refused(tmp_path):
     index = Index.create(tmp_path / "i", dim=64)
     index.add(torch.randn(2000, 64, generator=torch.Generator().manual_seed(0)), range(2000))
     with pytest.raises(ValueError, match=r"reaches a recall@10 of 0\.\d+ .* below the 1.1 asked for; choose 'hnsw'"):
@@ -175,8 +175,8 @@ def test_a_poor_one_is_refused_with_its_number(tmp_path):
         index.build_approximate("annoy")
 
 
-def test_the_recall_that_a_refusal_names_is_accepted(tmp_path):
-    """It is 0.997 here: not to be rounded to one that is not reached."""
+def test_the_recall_named_in_the_error_is_reached(tmp_path):
+    """The recall is 0.997 here; the error must not round it up."""
     index = Index.create(tmp_path / "i", dim=64)
     index.add(torch.randn(300, 64, generator=torch.Generator().manual_seed(6)), range(300))
     with pytest.raises(ValueError, match=r"recall=0\.99, or search exactly"):
@@ -185,7 +185,7 @@ def test_the_recall_that_a_refusal_names_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "fewest"), [("hnsw", 11), ("ivf_pq", 16)])
-def test_the_fewest_that_can_be_built(tmp_path, kind, fewest):
+def test_smallest_index(tmp_path, kind, fewest):
     index = Index.create(tmp_path / "i", dim=7)
     index.add(clustered(fewest - 1, dim=7), range(fewest - 1))
     sentence = f"the index holds {fewest - 1} vectors, and {kind} needs {fewest}; search exactly"
@@ -196,7 +196,7 @@ def test_the_fewest_that_can_be_built(tmp_path, kind, fewest):
     assert len(index.search(clustered(1, dim=7, seed=1), fewest)[0]) == fewest
 
 
-def test_a_reader_keeps_the_one_before(tmp_path):
+def test_a_reader_keeps_the_previous_file(tmp_path):
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(200), range(200))
     index.build_approximate()
@@ -211,7 +211,7 @@ def test_a_reader_keeps_the_one_before(tmp_path):
     assert late.search(clustered(1), exact=True)[0]
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_damaged_file(tmp_path):
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(200), range(200))
     path = index.folder / index.build_approximate().file
@@ -219,14 +219,16 @@ def test_a_damaged_file_is_named(tmp_path):
     for kept in (0, 10, len(whole) // 2, len(whole) - 100):
         path.write_bytes(whole[:kept])
         again = Index.open(tmp_path / "i")
-        with pytest.raises(ValueError, match=rf"{path.name} is damaged \(.*\); call build_approximate again"):
+        with pytest.raises(
+            ValueError, match=rf"{path.name} has {kept:,} bytes of {len(whole):,}; call build_approximate again"
+        ):
             again.search(clustered(1))
         assert again.search(clustered(1), exact=True)[0]
     again.build_approximate()
     assert again.search(clustered(1))[0]
 
 
-def test_without_faiss_exact_search_goes_on(tmp_path, monkeypatch):
+def test_exact_search_works_without_faiss(tmp_path, monkeypatch):
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(100), range(100))
     index.build_approximate()
@@ -237,8 +239,8 @@ def test_without_faiss_exact_search_goes_on(tmp_path, monkeypatch):
         again.search(clustered(1))
 
 
-def test_searches_beside_a_library_that_changes_faiss(tmp_path):
-    """faiss.contrib.torch_utils, which other libraries import, replaces `search` by one that takes no parameters."""
+def test_search_with_faiss_contrib_torch_utils(tmp_path):
+    """faiss.contrib.torch_utils, which other libraries import, replaces `search` by one without parameters."""
     script = f"""
 import faiss.contrib.torch_utils, numpy as np
 from tuplet import search
@@ -253,7 +255,7 @@ assert [hits[0].id for hits in index.search(vectors[:5], k=1)] == ["0", "1", "2"
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
 @pytest.mark.parametrize("size", [1e-25, 1e25])
-def test_cosines_of_vectors_whose_squares_float32_cannot_hold(tmp_path, kind, size):
+def test_cosine_of_very_small_and_large_vectors(tmp_path, kind, size):
     index = Index.create(tmp_path / "i", dim=16, metric="cosine")
     vectors = clustered(1000) * np.float32(size)
     vectors[7] = 0
@@ -264,8 +266,8 @@ def test_cosines_of_vectors_whose_squares_float32_cannot_hold(tmp_path, kind, si
     assert index.search(queries[0], 1)[0][0].score > 0.5
 
 
-def test_recall_is_stated_by_exact_scores(tmp_path):
-    """Squared distances of such vectors are all 0 to faiss, so by its own scores whatever it finds is right."""
+def test_recall_is_measured_with_exact_scores(tmp_path):
+    """faiss's squared distances of such vectors are all 0, so its own scores would state a recall of 1."""
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(300) * np.float32(1e-25), range(300))
     with pytest.raises(ValueError, match=r"reaches a recall@10 of 0\.\d+"):
@@ -274,20 +276,20 @@ def test_recall_is_stated_by_exact_scores(tmp_path):
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf_pq"])
 @pytest.mark.parametrize("metric", ["euclidean", "dot"])
-def test_what_is_too_long_for_float32_is_searched_exactly(tmp_path, kind, metric):
-    """faiss would end the whole process where its squares are infinite."""
+def test_vectors_too_long_for_float32_are_searched_exactly(tmp_path, kind, metric):
+    """faiss would abort the process on infinite squares."""
     index = Index.create(tmp_path / "i", dim=16, metric=metric)
     index.add(clustered(1000), range(1000))
     index.build_approximate(kind, recall=0.8)
-    queries = clustered(5, seed=1)[1:] * np.float32(5e37)  # the first would fit
+    queries = clustered(5, seed=1)[1:] * np.float32(5e37)  # the first one is short enough
     assert index.search(queries).rows.tolist() == index.search(queries, exact=True).rows.tolist()
     index.add(clustered(2, seed=2) * np.float32(1e25), ["long", "longer"])
     with pytest.raises(ValueError, match=r"longest vector has a length of \d.*e\+25, .*; scale .*, or search exactly"):
         index.build_approximate(kind)
 
 
-def test_a_search_keeps_to_its_own_state(tmp_path, monkeypatch):
-    """Where another thread goes to a state with an approximate index, a search that has begun knows nothing of it."""
+def test_a_search_uses_one_state(tmp_path, monkeypatch):
+    """A running search is not affected if another thread loads a state with an approximate index."""
     writer = Index.create(tmp_path / "i", dim=16)
     writer.add(clustered(50), range(50))
     reader = Index.open(tmp_path / "i")
@@ -305,7 +307,7 @@ def test_a_search_keeps_to_its_own_state(tmp_path, monkeypatch):
     assert reader.search(query, 1)[0][0].id == "50"
 
 
-def test_deleted_rows_are_not_built_in(tmp_path):
+def test_deleted_rows_are_not_built(tmp_path):
     index = Index.create(tmp_path / "i", dim=16)
     vectors = clustered(1000)
     index.add(vectors, range(1000))
@@ -318,7 +320,7 @@ def test_deleted_rows_are_not_built_in(tmp_path):
     assert all(int(hit.id) >= 500 for hits in index.search(vectors[:100]) for hit in hits)
 
 
-def test_a_build_that_finds_no_room_or_is_killed_leaves_no_file(tmp_path, monkeypatch):
+def test_failed_and_killed_builds_leave_no_file(tmp_path, monkeypatch):
     index = Index.create(tmp_path / "i", dim=16)
     index.add(clustered(100), range(100))
 

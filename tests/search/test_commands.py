@@ -1,4 +1,4 @@
-"""`tuplet index`, `tuplet search` and the help of `tuplet serve`, as they are typed."""
+"""The commands `tuplet index`, `tuplet search` and `tuplet serve`."""
 
 import json
 import re
@@ -12,30 +12,30 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from search.bad_uploads import saved
-from search.served import COLOURS, photograph
+from search.server_process import COLOURS, draw_image
 from tuplet import models, search
 
 cli = pytest.importorskip("tuplet.cli")
 
 
 def typed(*words):
-    return CliRunner().invoke(cli._app(words[0]), [str(word) for word in words])
+    return CliRunner().invoke(cli.make_app(words[0]), [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A saved model, a folder of photographs of which one is broken, and an index of them."""
+    """A saved model, a folder of images with a broken one, and their index."""
     place = tmp_path_factory.mktemp("commands")
     torch.manual_seed(0)
     models.create("convnet", dim=16).save(place / "model")
     for label in COLOURS:
         (place / "photos" / label).mkdir(parents=True)
         for number in range(4):
-            (place / "photos" / label / f"{number}.png").write_bytes(saved(photograph(label, number), "PNG"))
+            (place / "photos" / label / f"{number}.png").write_bytes(saved(draw_image(label, number), "PNG"))
     (place / "photos/red/broken.jpg").write_bytes(b"broken")
     made = typed("index", place / "model", place / "photos", "-o", place / "things.index", "--device", "cpu")
     assert made.exit_code == 0, made.output
-    assert "12 photographs added" in made.output
+    assert "12 images added" in made.output
     assert "broken.jpg cannot be read" in made.output
     return place
 
@@ -43,12 +43,12 @@ def place(tmp_path_factory):
 def test_indexing_again_adds_nothing(place):
     again = typed("index", place / "model", place / "photos", "-o", place / "things.index")
     assert again.exit_code == 0
-    assert "0 photographs added, 12 were there already" in again.output
+    assert "0 images added, 12 known already" in again.output
 
 
 @pytest.mark.parametrize(("source", "sentence"), [("phots", "phots does not exist"), ("", "the data is empty")])
 def test_a_mistyped_source_leaves_no_index_behind(place, monkeypatch, source, sentence):
-    """One that is empty is more likely a variable that was not set than the current folder."""
+    """An empty source is more likely an unset variable than the current folder."""
     monkeypatch.chdir(place)
     refused = typed("index", "model", source, "-o", "none.index")
     assert refused.exit_code == 1
@@ -56,20 +56,20 @@ def test_a_mistyped_source_leaves_no_index_behind(place, monkeypatch, source, se
     assert not (place / "none.index").exists()
 
 
-def test_a_model_of_vectors_is_refused_before_an_index_is_made(place):
+def test_a_model_of_vectors_is_refused_first(place):
     models.create("mlp", dim=4, features=8).save(place / "vectors")
     refused = typed("index", place / "vectors", place / "photos", "-o", place / "none.index")
     assert refused.exit_code == 1
-    assert "takes feature vectors and no pictures" in refused.output
+    assert "takes feature vectors, not images" in refused.output
     assert not (place / "none.index").exists()
 
 
-def test_another_metric_than_the_index_has_is_refused(place):
+def test_another_metric_is_refused(place):
     words = ("index", place / "model", place / "photos", "-o", place / "things.index", "--metric")
     assert typed(*words, "dot").exit_code == 0
     refused = typed(*words, "euclidean")
     assert refused.exit_code == 1
-    assert "things.index has the metric dot, not euclidean, and keeps it; leave --metric out" in refused.output
+    assert "things.index has the metric dot, not euclidean; leave out --metric" in refused.output
 
 
 def test_another_model_is_refused_in_one_sentence(place):
@@ -81,7 +81,7 @@ def test_another_model_is_refused_in_one_sentence(place):
     assert "Traceback" not in refused.output
 
 
-def test_approximate_where_asked(place):
+def test_approximate_option(place):
     shutil.copytree(place / "things.index", place / "copy.index")
     made = typed("index", place / "model", place / "photos", "-o", place / "copy.index", "--approximate", "hnsw")
     assert made.exit_code == 0, made.output
@@ -91,22 +91,22 @@ def test_approximate_where_asked(place):
     assert json.loads(exact.output)[0]["hits"][0]["id"] == "red/1.png"
 
 
-def test_an_approximate_index_of_a_collection_is_refused_before_it_is_made(place):
+def test_approximate_option_is_refused_for_milvus(place):
     made = typed("index", place / "model", place / "photos", "-o", place / "things.db", "--approximate", "hnsw")
     assert made.exit_code == 2
     assert "--approximate is for an index in a folder" in " ".join(made.output.replace("│", " ").split())
     assert not (place / "things.db").exists()
 
 
-def test_searching(place):
+def test_search_options(place):
     query = place / "photos/green/2.png"
     table = typed("search", place / "things.index", query, "--top", "3")
     assert table.exit_code == 0, table.output
     assert table.output.splitlines()[0] == str(query)
-    assert table.output.splitlines()[2].split()[1:] == ["green", "green/2.png"]
+    assert table.output.splitlines()[2].split()[1:] == ["green", str(query)]
     assert len(table.output.splitlines()) == 5
     data = json.loads(typed("search", place / "things.index", query, "--json", "--label", "blue").output)
-    assert data[0]["photograph"] == str(query)
+    assert data[0]["image"] == str(query)
     assert {hit["metadata"]["label"] for hit in data[0]["hits"]} == {"blue"}
     assert len(data[0]["hits"]) == 4
     two = [query, place / "photos/red/0.png"]
@@ -115,15 +115,15 @@ def test_searching(place):
         len(json.loads(typed("search", place / "things.index", *two, "--json", "--together", "--mirror").output)) == 1
     )
     folder = json.loads(typed("search", place / "things.index", place / "photos/green", "--json").output)
-    assert [Path(each["photograph"]).name for each in folder] == ["0.png", "1.png", "2.png", "3.png"]
+    assert [Path(each["image"]).name for each in folder] == ["0.png", "1.png", "2.png", "3.png"]
     sheet = place / "sheet.jpg"
     assert typed("search", place / "things.index", *two, "--sheet", sheet, "--top", "4").exit_code == 0
     assert Image.open(sheet).size == (12 + 5 * 172, 12 + 2 * 212)
 
 
 @pytest.mark.parametrize("ending", ["jpg", "webp"])
-def test_a_sheet_that_is_too_wide_for_its_format(place, monkeypatch, ending):
-    monkeypatch.setattr("tuplet.cli.search.contact_sheet", lambda *_: Image.new("RGB", (70_000, 2)))
+def test_sheet_too_wide_for_its_format(place, monkeypatch, ending):
+    monkeypatch.setattr("tuplet.search.queries.contact_sheet", lambda *_: Image.new("RGB", (70_000, 2)))
     told = typed("search", place / "things.index", place / "photos/red/0.png", "--sheet", place / f"wide.{ending}")
     assert told.exit_code == 1
     assert re.search(
@@ -135,30 +135,30 @@ def test_a_sheet_that_is_too_wide_for_its_format(place, monkeypatch, ending):
     ("words", "code", "sentence"),
     [
         (["nowhere.index", "photo.jpg"], 1, "nowhere.index does not exist; make an index with tuplet index"),
-        (["photos", "photo.jpg"], 1, "photos is no index: it has no index.json; make one with tuplet index"),
-        (["things.index", "nowhere.jpg"], 1, "nowhere.jpg does not exist; give pictures, or folders of pictures"),
+        (["photos", "photo.jpg"], 1, "photos is not an index: it has no index.json; make one with tuplet index"),
+        (["things.index", "nowhere.jpg"], 1, "nowhere.jpg does not exist; give images or folders of images"),
         (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
-        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is no valid JSON"),
+        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is not valid JSON"),
         (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
         (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
         (["things.index", "photos/red/0.png", "--sheet", "s.psd"], 2, "--sheet is s.psd; its ending must be"),
         (["things.index", "photos/red/0.png", "--label", "gren"], 1, "no label 'gren'; did you mean 'green'?"),
-        (["things.index", "photos/red/0.png", "--label", "x"], 1, "no label 'x'; it has 3, such as blue, green"),
-        (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 0, "0.png: nothing in the index fits"),
+        (["things.index", "photos/red/0.png", "--label", "x"], 1, "no label 'x'; choose one of blue, green, red"),
+        (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 0, "0.png: nothing in the index matches"),
         (
             ["things.index", "photos/red/0.png", "--where", '{"label": "red"}', "--label", "blue"],
             0,
-            "0.png: nothing in the index fits",
+            "0.png: nothing in the index matches",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(place, monkeypatch, words, code, sentence):
+def test_wrong_options_get_one_sentence(place, monkeypatch, words, code, sentence):
     monkeypatch.chdir(place)
     told = typed("search", *words)
     assert told.exit_code == code, told.output
     assert sentence in " ".join(told.output.replace("│", " ").split())
-    assert "score" not in told.output  # no head of a table without rows
+    assert "score" not in told.output  # no table without rows
 
 
 def test_labels_that_are_numbers_are_typed_as_text(place, monkeypatch):
@@ -177,7 +177,7 @@ def test_labels_that_are_numbers_are_typed_as_text(place, monkeypatch):
         (["--token", ""], 1, "the token is empty"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_a_sentence(place, options, code, sentence):
+def test_wrong_serve_options_get_one_sentence(place, options, code, sentence):
     pytest.importorskip("uvicorn", reason="serving needs uvicorn")
     pytest.importorskip("fastapi", reason="serving needs fastapi")
     told = typed("serve", place / "things.index", *options)
@@ -186,7 +186,7 @@ def test_what_cannot_be_served_is_said_in_a_sentence(place, options, code, sente
     assert "vectors at" not in told.output
 
 
-def test_a_port_that_is_taken_is_named_before_anything_is_promised(place):
+def test_a_used_port_is_refused(place):
     pytest.importorskip("uvicorn", reason="serving needs uvicorn")
     pytest.importorskip("fastapi", reason="serving needs fastapi")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -201,3 +201,41 @@ def test_help(place):
     shown = typed("serve", "--help")
     assert shown.exit_code == 0
     assert "/?token=TOKEN" in shown.output
+
+
+def test_sync_delete_and_dry_run(place, monkeypatch):
+    monkeypatch.chdir(place)
+    shutil.copytree("photos", "moving")
+    words = ("index", "model", "moving", "-o", "moving.index", "--device", "cpu")
+    assert "would add 13:\n  blue/0.png" in typed(*words, "--dry-run").output
+    assert not Path("moving.index").exists()
+    assert typed(*words).exit_code == 0
+    shutil.copy("moving/red/0.png", "moving/green/0.png")
+    Path("moving/blue/3.png").unlink()
+    planned = typed(*words, "--sync", "--dry-run")
+    assert planned.output == (
+        "would add 1:\n  red/broken.jpg\nwould replace 1:\n  green/0.png\nwould delete 1:\n  blue/3.png\n"
+    )
+    assert len(search.open("moving.index")) == 12
+    assert "0 images added, 1 replaced, 1 deleted, 10 known already" in typed(*words, "--sync").output
+    delete = ("index", "-o", "moving.index", "--delete")
+    assert typed(*delete, "blue/*", "--dry-run").output.startswith("would delete 3:\n  blue/0.png\n")
+    assert typed(*delete, "blue/*", "--delete", "red/0.png").output == "moving.index: 4 deleted; 7 in all\n"
+    refused = typed(*delete, "green/00.png")
+    assert refused.exit_code == 1
+    assert "moving.index has no id 'green/00.png'; did you mean 'green/0.png'?" in refused.output
+    both = typed("index", "model", "moving", *delete[1:], "red/1.png")
+    assert both.exit_code == 2
+    assert "--delete takes no MODEL" in both.output
+    assert "MODEL and IMAGES are missing" in typed("index", "-o", "moving.index").output
+
+
+def test_a_table_with_other_columns(place, monkeypatch):
+    monkeypatch.chdir(place)
+    Path("list.csv").write_text("file,species\nphotos/red/0.png,fox\nphotos/green/1.png,frog\n")
+    refused = typed("index", "model", "list.csv", "-o", "list.index")
+    assert refused.exit_code == 1
+    assert "its columns are file, species: rename one, or give --columns path=file" in refused.output
+    words = ("index", "model", "list.csv", "-o", "list.index", "--columns", "path=file,label=species")
+    assert "2 images added" in typed(*words, "--device", "cpu").output
+    assert search.open("list.index").counts() == {"fox": 1, "frog": 1}

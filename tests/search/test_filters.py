@@ -1,4 +1,4 @@
-"""Which items a search may find: values of every kind, keys that nobody has, columns that grow, counts."""
+"""Filters on metadata: values of every type, unknown keys, growing columns, counts."""
 
 import json
 import math
@@ -11,17 +11,17 @@ import torch
 from tuplet.search import Index
 
 
-def test_equal_numbers_are_one_value_and_true_is_another(tmp_path):
+def test_equal_numbers_match_and_true_differs_from_1(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     values = [2011, 2011.0, 1, True, 0.5]
     index.add(torch.arange(5.0)[:, None], range(5), [{"value": value} for value in values])
     for asked, expected in ((2011, "01"), (2011.0, "01"), (1, "2"), (1.0, "2"), (True, "3"), ([0.5, 1], "24")):
         assert {hit.id for hit in index.search(torch.zeros(1), where={"value": asked})[0]} == set(expected), asked
-    # A mapping of Python takes True for 1.
+    # In a Python dict True equals 1.
     assert index.counts("value") == {1: 2, 2011: 2, 0.5: 1}
 
 
-def test_keys_that_no_row_has_cost_nothing_to_keep(tmp_path):
+def test_unknown_keys_are_not_kept(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     index.add(torch.zeros(2, 1), ["a", "b"], [{"label": "x"}, {}])
     for key in map(str, range(50)):
@@ -34,8 +34,8 @@ def test_keys_that_no_row_has_cost_nothing_to_keep(tmp_path):
     assert [hit.id for hit in index.search(torch.zeros(1), where={"label": "x", "7": None})[0]] == ["a", "d"]
 
 
-def test_columns_are_read_a_block_at_a_time_whatever_the_metadata_hold(tmp_path, monkeypatch):
-    """A line of its own for each row is slow to read at a million rows, and texts may look like the ends of lines."""
+def test_columns_are_read_in_blocks(tmp_path, monkeypatch):
+    """Each block is parsed at once, also if texts look like ends of lines."""
     reads = []
 
     def loads(text):
@@ -55,7 +55,7 @@ def test_columns_are_read_a_block_at_a_time_whatever_the_metadata_hold(tmp_path,
 
 
 def test_columns_of_another_index_are_not_mixed(tmp_path):
-    """While a folder is replaced, searches of the old state and of the new one take turns."""
+    """While a folder is replaced, searches of the old and the new state alternate."""
     old, new = (Index.create(tmp_path / name, dim=1) for name in ("old", "new"))
     old.add(torch.zeros(2, 1), ["a", "b"], [{"label": "x"}, {"label": "y"}])
     new.add(torch.zeros(3, 1), ["a", "b", "c"], [{"label": "y"}, {"label": "y"}, {"label": "x"}])
@@ -65,7 +65,7 @@ def test_columns_of_another_index_are_not_mixed(tmp_path):
         assert columns.allowed({"label": "x"}, new.snapshot).tolist() == [False, False, True]
 
 
-def test_another_index_in_its_place_brings_its_own_metadata(tmp_path):
+def test_a_replaced_index_brings_its_own_metadata(tmp_path):
     Index.create(tmp_path / "i", dim=1).add(torch.zeros(1, 1), ["a"], [{"label": "old"}])
     reader = Index.open(tmp_path / "i")
     assert reader.counts() == {"old": 1}
@@ -83,12 +83,10 @@ def test_counts_and_known(tmp_path):
     assert index.known(["a", "b", "z"]) == {"b"}
 
 
-def test_conditions_that_cannot_be_are_named(tmp_path):
+def test_wrong_filters_are_refused(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     index.add(torch.zeros(1, 1), ["a"], [{"year": 2011}])
-    with pytest.raises(
-        ValueError, match=r"the filter year=.*object.* is nothing that JSON can hold; use text, numbers"
-    ):
+    with pytest.raises(ValueError, match=r"the filter year=.*object.* cannot be JSON; use text, numbers"):
         index.search(torch.zeros(1), where={"year": object()})
     with pytest.raises(TypeError, match=r"where is 'year'; it must be a mapping, such as \{'label': 'bee'\}"):
         index.search(torch.zeros(1), where="year")
@@ -99,7 +97,7 @@ def test_conditions_that_cannot_be_are_named(tmp_path):
             index.search(torch.zeros(1), distinct=distinct)
 
 
-def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
+def test_numbers_of_numpy_and_torch(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     metadata = [{"label": label, "share": share} for label, share in zip(np.arange(3), torch.eye(3)[0], strict=True)]
     index.add(np.zeros((3, 1), np.float32), torch.arange(3), metadata)

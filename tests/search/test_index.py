@@ -1,4 +1,4 @@
-"""The index against a literal search of a list: order, ties, deletions, copies, views, photographs; what it refuses."""
+"""Exact search compared with a sorted list: order, ties, deletions, views, images; wrong inputs."""
 
 import io
 import math
@@ -17,7 +17,7 @@ from tuplet.search import Index, results
 
 
 def score(query, member, metric):
-    """Higher is nearer; float64."""
+    """Return the score in float64; higher is nearer."""
     if metric == "euclidean":
         return -math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(query, member, strict=True)))
     product = math.fsum(a * b for a, b in zip(query, member, strict=True))
@@ -28,7 +28,7 @@ def score(query, member, metric):
 
 
 def literal(items, query, k, metric, where=None, distinct=None):
-    """(id, score) of the nearest items, which are (id, vector, metadata) in the order they were added."""
+    """Return (id, score) of the nearest items; items are (id, vector, metadata) in the order they were added."""
 
     def fits(metadata):
         wanted = (where or {}).items()
@@ -53,8 +53,8 @@ def literal(items, query, k, metric, where=None, distinct=None):
     distinct=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_exact_search_is_a_sorted_list(tmp_path_factory, steps, metric, k, where, distinct, seed):
-    """Any sequence of adding, deleting and opening again, on a grid so coarse that most scores tie."""
+def test_exact_search_equals_a_sorted_list(tmp_path_factory, steps, metric, k, where, distinct, seed):
+    """Any sequence of adding, deleting and reopening, on a coarse grid where most scores tie."""
     rng = np.random.default_rng(seed)
     folder = tmp_path_factory.mktemp("index") / "i"
     index = Index.create(folder, dim=3, metric=metric)
@@ -79,7 +79,7 @@ def test_exact_search_is_a_sorted_list(tmp_path_factory, steps, metric, k, where
     for query, hits in zip(queries.tolist(), found, strict=True):
         expected = literal(items, query, k, metric, where, threshold)
         got = [(hit.id, pytest.approx(hit.score, rel=1e-12, abs=1e-12)) for hit in hits]
-        # Cosines that are equal as numbers may differ in their last bit, and so change places.
+        # Equal cosines may differ in their last bit, which changes their order.
         assert (
             got == expected
             if metric != "cosine"
@@ -89,7 +89,7 @@ def test_exact_search_is_a_sorted_list(tmp_path_factory, steps, metric, k, where
         assert all(hit.metadata == metadata[hit.id] for hit in hits)
 
 
-def test_the_same_answers_as_the_evaluator(tmp_path):
+def test_same_results_as_the_evaluator(tmp_path):
     generator = torch.Generator().manual_seed(0)
     gallery = torch.randn(500, 16, generator=generator).repeat(2, 1)
     queries = gallery[:40] + 0.1 * torch.randn(40, 16, generator=generator)
@@ -103,22 +103,22 @@ def test_the_same_answers_as_the_evaluator(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 256])
-def test_near_duplicates_are_left_out_in_blocks_as_at_once(monkeypatch, block):
-    monkeypatch.setattr(results, "UNLIKE_BLOCK", block)
+def test_first_distinct_for_any_block_size(monkeypatch, block):
+    monkeypatch.setattr(results, "DISTINCT_BLOCK", block)
     vectors = np.random.default_rng(0).integers(-2, 3, (40, 2)).astype(np.float32)
     for k in (1, 5, 40):
         expected = []
         for place, vector in enumerate(vectors):
             apart = all(score(vector, vectors[other], "euclidean") < -1.5 for other in expected)
             expected += [place] if apart and len(expected) < k else []
-        assert results.unlike(vectors, "euclidean", -1.5, k) == expected
-    assert results.unlike(vectors[:0], "euclidean", -1.5, 3) == []
+        assert results.first_distinct(vectors, "euclidean", -1.5, k) == expected
+    assert results.first_distinct(vectors[:0], "euclidean", -1.5, 3) == []
 
 
 def test_views_are_averaged(tmp_path):
     index = Index.create(tmp_path / "i", dim=2, metric="cosine")
     index.add(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), ["x", "y", "xy"])
-    # Two views, of which the longer one would win without making them unit.
+    # Without scaling to unit length the longer view would win.
     assert index.search(torch.tensor([[[9.0, 0.0], [0.0, 1.0]]]))[0][0].id == "xy"
     dot = Index.create(tmp_path / "d", dim=2, metric="dot")
     dot.add(torch.eye(2), ["x", "y"])
@@ -129,7 +129,7 @@ def test_views_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_vectors_of_every_floating_type(tmp_path, kind):
+def test_vectors_of_every_float_type(tmp_path, kind):
     index = Index.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2, dtype=kind), ["a", "b"])
     assert [(hit.id, hit.score) for hit in index.search(torch.tensor([1, 0], dtype=kind), 1)[0]] == [("a", 0.0)]
@@ -137,7 +137,7 @@ def test_vectors_of_every_floating_type(tmp_path, kind):
     assert [(hit.id, hit.score) for hit in index.search(views, 1)[0]] == [("a", 0.0)]
 
 
-def test_views_in_an_array_that_runs_backwards(tmp_path):
+def test_views_in_an_array_with_negative_strides(tmp_path):
     index = Index.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), ["a", "b"])
     views = np.eye(2, dtype=np.float32)[:, None][::-1]
@@ -146,7 +146,7 @@ def test_views_in_an_array_that_runs_backwards(tmp_path):
         index.search(torch.zeros(1, 2, 2, dtype=torch.int64))
 
 
-def test_ids_come_back_after_deleting_with_their_new_vector(tmp_path):
+def test_a_deleted_id_can_be_added_again(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
     index.add(torch.tensor([[1.0], [2.0]]), ["a", "b"])
     index.delete("a")
@@ -155,27 +155,27 @@ def test_ids_come_back_after_deleting_with_their_new_vector(tmp_path):
     assert [(hit.id, hit.score) for hit in index.search(torch.tensor([5.0]))[0]] == [("a", 0.0), ("b", -3.0)]
 
 
-def test_an_id_may_be_a_number_and_may_come_alone(tmp_path):
+def test_ids_may_be_integers_and_single(tmp_path):
     index = Index.create(tmp_path / "i", dim=1)
-    index.add(torch.tensor([[1.0], [2.0], [3.0]]), [10, 20, "north"], pictures=[b"p", b"", b""])
+    index.add(torch.tensor([[1.0], [2.0], [3.0]]), [10, 20, "north"], thumbnails=[b"p", b"", b""])
     assert index.vectors("north").tolist() == index.vectors(["north"]).tolist() == [[3.0]]
     assert index.vectors(20).tolist() == index.vectors([20]).tolist() == [[2.0]]
-    assert index.picture(10) == b"p"
+    assert index.thumbnail(10) == b"p"
     index.add(torch.tensor([4.0]), "south")
     index.delete(torch.tensor(10))
     assert index.known([10, np.int64(20), "south", "\udcff"]) == {"20", "south"}
     assert index.known([str(number) for number in range(100)]) == {"20"}
     for wrong in ([None], [1.5], [b"x"], b"x"):
-        with pytest.raises(TypeError, match=r"the id .* is a .*; ids are text or whole numbers"):
+        with pytest.raises(TypeError, match=r"the id .* is a .*; ids are text or integers"):
             index.add(torch.zeros(1, 1), wrong)
 
 
-def test_nothing_is_added_where_something_is_wrong(tmp_path):
+def test_wrong_inputs_add_nothing(tmp_path):
     index = Index.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), ["a", "b"])
-    with pytest.raises(ValueError, match="'a' would be there twice"):
+    with pytest.raises(ValueError, match="'a' would exist twice"):
         index.add(torch.eye(2), ["c", "a"])
-    with pytest.raises(ValueError, match="'c' would be there twice"):
+    with pytest.raises(ValueError, match="'c' would exist twice"):
         index.add(torch.eye(2), ["c", "c"])
     with pytest.raises(ValueError, match=r"takes floating-point vectors \(n, 2\), got float32 \(1, 3\)"):
         index.add(torch.zeros(1, 3), ["c"])
@@ -195,23 +195,21 @@ def test_nothing_is_added_where_something_is_wrong(tmp_path):
         index.add(torch.zeros(1, 2), ["c"], {"label": "bee"})
     with pytest.raises(ValueError, match="key 'id'"):
         index.add(torch.zeros(1, 2), ["c"], [{"id": 3}])
-    for picture, kind in (("text", "str"), (None, "NoneType"), (memoryview(np.arange(3)), "memoryview")):
-        with pytest.raises(TypeError, match=f"the picture of 'd' is a {kind}; give bytes"):
-            index.add(torch.eye(2), ["c", "d"], pictures=[b"", picture])
+    for thumbnail, kind in (("text", "str"), (None, "NoneType"), (memoryview(np.arange(3)), "memoryview")):
+        with pytest.raises(TypeError, match=f"the thumbnail of 'd' is a {kind}; give the bytes"):
+            index.add(torch.eye(2), ["c", "d"], thumbnails=[b"", thumbnail])
     with pytest.raises(TypeError, match="vectors need ids"):
         index.add(torch.eye(2))
-    with pytest.raises(ValueError, match="holds no 'z'"):
+    with pytest.raises(ValueError, match="has no id 'z'"):
         index.delete(["a", "z"])
     for query in ("photo.jpg", [0.0, 1.0]):
-        with pytest.raises(
-            TypeError, match="holds plain vectors and has no model; give it vectors, as a tensor or an array"
-        ):
+        with pytest.raises(TypeError, match="holds plain vectors and has no model; give vectors, a tensor or an array"):
             index.search(query)
     assert len(Index.open(tmp_path / "i")) == 2
 
 
 @pytest.fixture
-def photographs(tmp_path):
+def images(tmp_path):
     colours = {"red.png": (200, 30, 30), "green.png": (30, 200, 30), "blue.jpg": (30, 30, 200)}
     for number, (name, colour) in enumerate(colours.items()):
         image = Image.new("RGB", (60, 40), colour)
@@ -220,31 +218,31 @@ def photographs(tmp_path):
     return [str(tmp_path / name) for name in colours]
 
 
-def test_photographs(tmp_path, embedder, photographs):
+def test_images(tmp_path, embedder, images):
     index = Index.create(tmp_path / "i", embedder=embedder)
     assert index.metric == "dot"
     assert list(index.search([])) == []
     index.add([])
-    index.add(photographs, metadata=[{"label": Path(path).stem} for path in photographs])
-    again = Index.open(tmp_path / "i")  # without the model at hand: it lies inside
-    hits = again.search(photographs[1], k=2)[0]
-    assert hits[0].id == photographs[1]
+    index.add(images, metadata=[{"label": Path(path).stem} for path in images])
+    again = Index.open(tmp_path / "i")  # the model is loaded from the folder
+    hits = again.search(images[1], k=2)[0]
+    assert hits[0].id == images[1]
     assert hits[0].label == "green"
     assert hits[0].score == pytest.approx(1, abs=1e-5)
-    assert np.allclose(again.vectors(photographs), embedder.embed(photographs), atol=1e-6)
-    small = Image.open(io.BytesIO(again.picture(photographs[0])))
+    assert np.allclose(again.vectors(images), embedder.embed(images), atol=1e-6)
+    small = Image.open(io.BytesIO(again.thumbnail(images[0])))
     assert small.format == "WEBP"
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "i").rglob("*") if path.is_file()}
-    assert len(set(modes.values())) == 1, modes  # whoever may read one file of it may read all
+    assert len(set(modes.values())) == 1, modes  # all files have the same permissions
     with pytest.raises(ValueError, match="cannot be read"):
-        index.add([photographs[0], __file__], ids=["x", "y"])
-    for nameless in (Image.new("RGB", (8, 8)), Path(photographs[0]).read_bytes()):
-        with pytest.raises(TypeError, match="a photograph that is no file has no name; give ids=, one for each"):
+        index.add([images[0], __file__], ids=["x", "y"])
+    for nameless in (Image.new("RGB", (8, 8)), Path(images[0]).read_bytes()):
+        with pytest.raises(TypeError, match="images that are not files have no names; give ids=, one for each"):
             index.add([nameless])
     assert len(index) == 3
 
 
-def test_another_model_is_refused(tmp_path, embedder, photographs):
+def test_another_model_is_refused(tmp_path, embedder, images):
     index = Index.create(tmp_path / "i", embedder=embedder)
     torch.manual_seed(1)
     other = models.create("convnet", dim=8)
@@ -253,7 +251,7 @@ def test_another_model_is_refused(tmp_path, embedder, photographs):
     assert "\n" not in str(caught.value)
     other.save(tmp_path / "i" / "model")
     with pytest.raises(ValueError, match="made by the model"):
-        Index.open(tmp_path / "i").search(photographs[0])
+        Index.open(tmp_path / "i").search(images[0])
     plain = Index.create(tmp_path / "p", dim=8)
     with pytest.raises(ValueError, match="from plain vectors"):
         plain.check_model(embedder)
@@ -261,7 +259,7 @@ def test_another_model_is_refused(tmp_path, embedder, photographs):
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
-def test_after_a_change_only_what_is_new_is_read_for_its_lengths(tmp_path, monkeypatch, metric):
+def test_norms_of_known_vectors_are_not_computed_again(tmp_path, monkeypatch, metric):
     generator = torch.Generator().manual_seed(0)
     vectors, queries = torch.randn(50, 4, generator=generator), torch.randn(5, 4, generator=generator)
     index = Index.create(tmp_path / "i", dim=4, metric=metric)

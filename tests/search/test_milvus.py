@@ -1,4 +1,4 @@
-"""The same calls on an embedded Milvus file give what the folder gives."""
+"""An index in milvus-lite gives the same results as one in a folder."""
 
 import math
 import subprocess
@@ -24,7 +24,7 @@ def address(tmp_path_factory):
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
-def test_the_same_answers_as_the_folder(tmp_path, address, metric):
+def test_same_results_as_the_folder(tmp_path, address, metric):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, 8)).astype(np.float32)
     vectors[30:40] = vectors[20:30] + 0.001
@@ -34,16 +34,16 @@ def test_the_same_answers_as_the_folder(tmp_path, address, metric):
     answers = []
     for where in (tmp_path / "things.index", f"{address}#{metric}"):
         index = search.create(where, dim=8, metric=metric)
-        index.add(vectors, range(60), metadata, pictures=[b"picture"] + [b""] * 59)
+        index.add(vectors, range(60), metadata, thumbnails=[b"picture"] + [b""] * 59)
         index.delete(["7", "11"])
         index = search.open(where)
         assert (len(index), index.dim, index.metric) == (58, 8, metric)
-        assert (index.picture("0"), index.picture("1"), index.picture("7")) == (b"picture", None, None)
+        assert (index.thumbnail("0"), index.thumbnail("1"), index.thumbnail("7")) == (b"picture", None, None)
         assert index.known(["0", "7", "x"]) == {"0"}
         assert np.array_equal(index.vectors(["9", "3"]), vectors[[9, 3]])
-        with pytest.raises(ValueError, match="holds no '7'"):
+        with pytest.raises(ValueError, match="has no id '7'"):
             index.delete(["0", "7"])
-        with pytest.raises(ValueError, match="'0' would be there twice"):
+        with pytest.raises(ValueError, match="'0' would exist twice"):
             index.add(vectors[:1], ["0"])
         found = [
             index.search(queries, 10),
@@ -67,24 +67,24 @@ def test_the_same_answers_as_the_folder(tmp_path, address, metric):
     assert not folder[4][0]
 
 
-def test_photographs_and_models(tmp_path, address):
+def test_images_need_the_model_of_the_collection(tmp_path, address):
     torch.manual_seed(0)
     embedder, other = models.create("convnet", dim=8), models.create("convnet", dim=8)
-    photograph = tmp_path / "red.png"
-    Image.new("RGB", (40, 30), (200, 20, 20)).save(photograph)
-    where = f"{address}#photographs"
-    search.create(where, embedder=embedder).add([photograph], ids=["red"])
+    image = tmp_path / "red.png"
+    Image.new("RGB", (40, 30), (200, 20, 20)).save(image)
+    where = f"{address}#images"
+    search.create(where, embedder=embedder).add([image], ids=["red"])
     index = search.open(where, embedder)
-    hit = index.search(photograph)[0][0]
+    hit = index.search(image)[0][0]
     assert (hit.id, hit.score) == ("red", pytest.approx(1, abs=1e-5))
-    assert index.picture("red").startswith(b"RIFF")
+    assert index.thumbnail("red").startswith(b"RIFF")
     with pytest.raises(ValueError, match=f"made by the model {embedder.fingerprint()[:12]}, not by"):
         search.open(where, other)
-    with pytest.raises(TypeError, match="holds no model itself; give it with embedder="):
-        search.open(where).search(photograph)
+    with pytest.raises(TypeError, match="does not store a model; give it with embedder="):
+        search.open(where).search(image)
 
 
-def test_another_process_finds_what_one_added(tmp_path):
+def test_another_process_finds_added_items(tmp_path):
     where = str(tmp_path / "kept.db")
     add = "search.create(where, dim=2).add(torch.eye(2), ['east', 'north'])"
     find = "print([hit.id for hit in search.open(where).search(torch.tensor([2.0, 1.0]))[0]])"
@@ -95,7 +95,7 @@ def test_another_process_finds_what_one_added(tmp_path):
     assert done.stdout == "['east', 'north']\n"
 
 
-def test_nothing_is_made_by_looking(tmp_path):
+def test_opening_creates_nothing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none.db does not exist; make it with tuplet index"):
         search.open(str(tmp_path / "none.db#things"))
     with pytest.raises(TypeError, match="needs either dim=, for vectors, or embedder="):
@@ -103,12 +103,12 @@ def test_nothing_is_made_by_looking(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_is_not_there_is_named():
-    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:1 cannot be reached as a Milvus"):
+def test_unreachable_server_is_named():
+    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:1 does not answer as Milvus"):
         search.open("http://127.0.0.1:1#things")
 
 
-def test_an_id_may_hold_anything(address):
+def test_ids_may_contain_any_characters(address):
     names = [
         "it's",
         'say "x"',
@@ -135,17 +135,17 @@ def test_an_id_may_hold_anything(address):
         assert index.known([name, "other"]) == {"other"}
 
 
-def test_all_items_are_read_whatever_their_ids_hold(address, monkeypatch):
-    monkeypatch.setattr(milvus, "PORTION", 1)
+def test_iteration_reaches_ids_with_any_characters(address, monkeypatch):
+    monkeypatch.setattr(milvus, "BATCH", 1)
     names = ["a\\tb", "a\\x41", 'say "x"', "back\\", "it's", "two\nlines", '" or id != "', "ü日本", "zebra"]
     names = sorted([*names, "a bell\a", "a page\f", "a back\b"])
     index = search.create(f"{address}#pages", dim=2)
     index.add(torch.arange(24.0).view(12, 2), names, [{"label": "x"}] * 12)
-    assert sorted(name for part in index.parts() for name in part.ids) == names
+    assert sorted(name for part in index.batches() for name in part.ids) == names
     assert index.counts() == {"x": 12}
 
 
-def test_refusals(address):
+def test_wrong_inputs_are_refused(address):
     index = search.create(f"{address}#refusals", dim=2)
     with pytest.raises(FileExistsError, match="already"):
         search.create(f"{address}#refusals", dim=2)
@@ -155,20 +155,20 @@ def test_refusals(address):
         index.add(torch.tensor([[math.nan, 0.0]]), ["a"])
     with pytest.raises(ValueError, match="over 1024 bytes"):
         index.add(torch.zeros(1, 2), ["x" * 2000])
-    with pytest.raises(ValueError, match="the picture of 'b' has over 49,151 bytes; give a smaller one"):
-        index.add(torch.zeros(2, 2), ["a", "b"], pictures=[b"", bytes(50_000)])
+    with pytest.raises(ValueError, match="the thumbnail of 'b' has over 49,151 bytes; give a smaller one"):
+        index.add(torch.zeros(2, 2), ["a", "b"], thumbnails=[b"", bytes(50_000)])
     for value in (None, math.nan):
-        with pytest.raises(ValueError, match=f"the filter label={value} is not one for Milvus; use text, numbers"):
+        with pytest.raises(ValueError, match=f"Milvus cannot filter by label={value}; use text, numbers"):
             index.search(torch.zeros(2), where={"label": value})
     assert len(index) == 0
 
 
-def test_more_results_than_milvus_gives_are_refused(address, monkeypatch):
-    monkeypatch.setattr(milvus, "MOST", 5)
+def test_k_beyond_the_limit_of_milvus_is_refused(address, monkeypatch):
+    monkeypatch.setattr(milvus, "MAX_RESULTS", 5)
     index = search.create(f"{address}#many", dim=2)
     index.add(torch.zeros(5, 2), range(5))
     assert len(index.search(torch.zeros(2), 9)[0]) == 5
     index.add(torch.zeros(1, 2), ["5"])
     assert len(index.search(torch.zeros(2), 5)[0]) == 5
-    with pytest.raises(ValueError, match="k is 9, and Milvus gives at most 5 results; ask for no more"):
+    with pytest.raises(ValueError, match="k is 9, and Milvus returns at most 5 results; choose a smaller k"):
         index.search(torch.zeros(2), 9)

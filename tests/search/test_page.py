@@ -1,6 +1,7 @@
-"""The page in a browser: with the mouse, the keyboard, a phone, and with hostile and many labels."""
+"""The page in a browser: mouse, keyboard, phone, hostile labels and many labels."""
 
 import io
+import json
 import shutil
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from PIL import Image
 
 from search.bad_uploads import saved
-from search.served import photograph, server
+from search.server_process import draw_image, server
 from tuplet import search
+from tuplet.search.ingest import add_images
+from tuplet.search.listing import list_images
 
 pytest.importorskip("uvicorn", reason="serving needs uvicorn")
 pytest.importorskip("fastapi", reason="serving needs fastapi")
@@ -36,7 +39,7 @@ def browser():
 
 @pytest.fixture
 def page(browser, address):
-    """The page, with whatever goes wrong in it collected: errors, and requests to anywhere else."""
+    """Open the page; fail on errors in it and on requests to other hosts."""
     context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
     page, trouble = context.new_page(), []
     page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
@@ -50,7 +53,7 @@ def page(browser, address):
 
 
 def until(page, condition):
-    """Wait for a condition. The page's policy forbids the driver's own way, which compiles text inside the page."""
+    """Wait for a condition. The page's security policy forbids playwright's own `wait_for_function`."""
     for _ in range(200):
         if page.evaluate(condition):
             return
@@ -65,11 +68,11 @@ def results(page):
 
 
 def upload(label, number):
-    return {"name": "photo.png", "mimeType": "image/png", "buffer": saved(photograph(label, number), "PNG")}
+    return {"name": "photo.png", "mimeType": "image/png", "buffer": saved(draw_image(label, number), "PNG")}
 
 
 def test_page_choose_click_filter_and_go_back(page):
-    assert "30 photographs, 3 classes" in page.inner_text("#about")
+    assert "30 images, 3 classes" in page.inner_text("#about")
     page.set_input_files("#file", upload("green", 4))
     assert results(page)[0] == "green/4.png"
     assert page.inner_text(".hit .score").startswith(("1.000", "0.999"))
@@ -90,6 +93,94 @@ def test_page_choose_click_filter_and_go_back(page):
     until(page, "document.querySelector('.hit').title === 'green/4.png'")
 
 
+def test_page_starts_with_one_of_each_class(page):
+    first = [hit.get_attribute("title").partition("/")[0] for hit in page.query_selector_all(".hit")]
+    assert len(first) == 24
+    for place in range(0, 24, 3):
+        assert set(first[place : place + 3]) == {"red", "green", "blue"}
+
+
+def test_page_offers_classes_like_the_typed_one(page):
+    page.fill("#label", "gren")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#hint:not([hidden])")
+    assert "There is no class “gren”. Did you mean" in page.inner_text("#hint")
+    page.click("#hint .chip >> nth=0")
+    until(page, "[...document.querySelectorAll('.hit')].every(h => h.title.startsWith('green/'))")
+    assert page.is_hidden("#hint")
+    page.fill("#label", "qqq")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#hint:not([hidden])")
+    assert page.inner_text("#hint") == "There is no class “qqq”."
+
+
+def test_page_keeps_the_filters_in_the_address(page):
+    page.click(".hit[title^='red/']")
+    results(page)
+    page.fill("#label", "blue")
+    page.select_option("#count", "12")
+    page.check("#distinct")
+    until(page, "location.search.includes('distinct=1')")
+    assert "label=blue" in page.url
+    assert "results=12" in page.url
+    page.reload()
+    assert {id.partition("/")[0] for id in results(page)} == {"blue"}
+    assert (page.input_value("#label"), page.input_value("#count")) == ("blue", "12")
+    assert page.is_checked("#distinct")
+
+
+def test_page_explains_scores_and_shows_the_name_of_an_upload(page):
+    assert page.is_hidden("#scores")
+    page.set_input_files("#file", upload("green", 4))
+    results(page)
+    assert page.inner_text("#scores") == "Scores: cosine similarity: 1 is the same, about 0 unrelated."
+    assert page.inner_text("#from") == "Searching with photo.png"
+
+
+def test_page_shows_an_upload_that_the_browser_cannot(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(".hit")
+    image = {"name": "scan.tif", "mimeType": "image/tiff", "buffer": saved(draw_image("green", 4), "TIFF")}
+    page.set_input_files("#file", image)
+    assert results(page)[0] == "green/4.png"
+    until(page, "document.getElementById('query').src.startsWith('data:image/webp')")
+    until(page, "!document.getElementById('query').hidden && document.getElementById('query').naturalWidth === 120")
+    assert page.inner_text("#from") == "Searching with scan.tif"
+    context.close()
+
+
+def test_page_shows_the_files_of_results(browser, tmp_path, folder):
+    for label, number in (("red", 0), ("blue", 1)):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        draw_image(label, number).resize((600, 450)).save(tmp_path / "photos" / label / f"{number}.tif")
+    index = search.create(tmp_path / "i", embedder=search.open(folder).embedder)
+    add_images(index, list_images(tmp_path / "photos"))
+    with server(tmp_path / "i") as (address, _):
+        context = browser.new_context()
+        page, trouble = context.new_page(), []
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(".hit img")
+        page.hover(".hit[title='red/0.tif']")
+        page.click("li:has(.hit[title='red/0.tif']) .view")
+        until(page, "document.getElementById('large').naturalWidth === 600")
+        assert page.inner_text("#large-path") == str(tmp_path / "photos/red/0.tif")
+        assert page.get_attribute("#large-open", "href") == "/api/original?id=red%2F0.tif"
+        page.keyboard.press("Escape")
+        until(page, "!document.getElementById('larger').open")
+        # A file that is gone leaves its thumbnail.
+        (tmp_path / "photos/blue/1.tif").unlink()
+        page.focus(".hit[title='blue/1.tif']")
+        page.keyboard.press("v")
+        until(page, "document.getElementById('large').naturalWidth === 256")
+        page.click("#large-search")
+        assert results(page) == ["red/0.tif"]
+        assert not trouble
+        context.close()
+
+
 def test_page_drop_and_paste(page):
     give = """([kind, bytes]) => {
         const data = new DataTransfer();
@@ -99,7 +190,7 @@ def test_page_drop_and_paste(page):
         document.body.dispatchEvent(event);
     }"""
     for kind, label, number in (("drop", "red", 3), ("paste", "blue", 7)):
-        page.evaluate(give, [kind, list(saved(photograph(label, number), "PNG"))])
+        page.evaluate(give, [kind, list(saved(draw_image(label, number), "PNG"))])
         until(page, f"document.querySelector('.hit').title === '{label}/{number}.png'")
 
 
@@ -115,20 +206,20 @@ def test_page_with_the_keyboard(page):
     assert page.evaluate("document.activeElement.id") == "label"
 
 
-def test_page_says_what_is_wrong(browser, address):
+def test_page_shows_errors(browser, address):
     context = browser.new_context()
     page = context.new_page()
     page.goto(address)
     page.wait_for_selector(".hit")
-    page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"no photograph"})
+    page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"not an image"})
     page.wait_for_selector("#problem:not([hidden])")
-    assert page.inner_text("#problem") == "The body is no photograph; send JPEG, PNG, WebP or the like."
-    # Neither results of another search nor a broken picture stand beside it.
+    assert page.inner_text("#problem").startswith("“photo.png” is not a picture that can be read here.")
+    # Neither earlier results nor a broken image are shown.
     until(page, "document.getElementById('query').hidden")
     assert (page.inner_text("#title"), page.query_selector_all(".hit, .chip")) == ("No results", [])
     page.goto(f"{address}/?item=absent")
     page.wait_for_selector("#problem:not([hidden])")
-    assert page.inner_text("#problem") == "The index holds no 'absent'; ids are those of search results."
+    assert page.inner_text("#problem") == "The index has no id 'absent'; use the ids of search results."
     until(page, "document.getElementById('query').hidden")
     assert page.inner_text("#title") == "No results"
     context.close()
@@ -178,10 +269,10 @@ def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
         page.on("pageerror", lambda error: trouble.append(str(error)))
         page.goto(address)
         page.wait_for_selector(".hit")
-        until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no pictures
-        # Nor a model: there is no button for photographs that would do nothing.
+        until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no thumbnails
+        # Without a model the button to choose an image is disabled.
         assert page.is_disabled("#drop")
-        assert page.inner_text("#drop") == "This index holds vectors and no model: search from its items."
+        assert page.inner_text("#drop") == "This index has no model. Search from one of its items."
         assert page.get_attribute("#drop", "aria-label") is None
         assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == {
             hostile, "javascript:alert(1)",
@@ -194,6 +285,27 @@ def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
         assert results(page) == [hostile]
         assert page.title() != "hacked"
         assert not page.query_selector_all("#results b:not(.score b), .hit .label *")
+        assert not trouble
+        context.close()
+
+
+def test_page_shows_labels_of_any_json(browser, tmp_path):
+    index = search.create(tmp_path / "i", dim=2)
+    labels = [{"toString": 1, "valueOf": None}, ["a", {"toString": "x"}], 7, {"__proto__": 1, "length": -1}]
+    index.add(torch.eye(2).repeat(2, 1), range(4), [{"label": label, "toString": label} for label in labels])
+    with server(tmp_path / "i") as (address, _):
+        context = browser.new_context()
+        page, trouble = context.new_page(), []
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(".hit")
+        shown = {hit.inner_text() for hit in page.query_selector_all(".hit .label")}
+        assert shown == {json.dumps(label, separators=(",", ":")).replace("__", " ") for label in labels}
+        page.locator(".hit[title='0']").click()
+        assert set(results(page)) == {"1", "2", "3"}
+        assert page.inner_text("#from b") == '{"toString":1,"valueOf":null}'
+        assert [chip.get_attribute("title") for chip in page.query_selector_all(".chip")] == ["7"]
+        assert page.is_hidden("#problem")
         assert not trouble
         context.close()
 

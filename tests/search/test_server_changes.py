@@ -1,4 +1,4 @@
-"""The server while its index changes: what is added, deleted, or put in its place."""
+"""The server while its index changes or is replaced."""
 
 import asyncio
 import json
@@ -7,15 +7,15 @@ import shutil
 import pytest
 import torch
 
-from search.asking import fetch
-from search.bad_uploads import picture, saved
+from search.asgi_client import fetch
+from search.bad_uploads import random_image, saved
 from tuplet import models, search
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app, service
 
 
-def test_additions_are_seen_within_a_second_or_so(tmp_path, monkeypatch):
+def test_additions_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     writer = search.create(tmp_path / "i", dim=2)
     writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
@@ -27,35 +27,35 @@ def test_additions_are_seen_within_a_second_or_so(tmp_path, monkeypatch):
     assert {entry["label"] for entry in fetch(app, "GET", "/api/labels").json()} == {"x", "y"}
 
 
-def test_without_a_search_nothing_is_older_either(tmp_path, monkeypatch):
+def test_every_route_shows_the_latest_state(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     writer = search.create(tmp_path / "i", dim=2)
-    writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}, {"label": "y"}], pictures=[b"1", b"2"])
+    writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}, {"label": "y"}], thumbnails=[b"1", b"2"])
     app = create_app(search.open(tmp_path / "i"))
     assert len(fetch(app, "GET", "/api/labels").json()) == 2
     writer.delete("a")
     assert fetch(app, "GET", "/api/labels").json() == [{"label": "y", "count": 1}]
     writer.delete("b")
-    for path in ("/api/picture?id=b", "/api/search/item?id=b"):
+    for path in ("/api/thumbnail?id=b", "/api/search/item?id=b"):
         assert fetch(app, "GET", path).status_code == 404
     writer.add(torch.eye(2), ["c", "d"])
     assert fetch(app, "GET", "/api/about").json()["vectors"] == 2
     writer.delete("c")
-    assert "tuplet_vectors 1\n" in fetch(app, "GET", "/metrics").text
+    assert "tuplet_vectors 1.0\n" in fetch(app, "GET", "/metrics").text
 
 
 def serving_one_of_two(folder):
-    """A server of the first of two indexes of the same photographs, by two models; and a question for item 3."""
-    images = [picture(seed=seed) for seed in range(5)]
+    """Serve one of two indexes of the same images, made by two models; return the app and a query for item 3."""
+    images = [random_image(seed=seed) for seed in range(5)]
     for seed in range(2):
         torch.manual_seed(seed)
         search.create(folder / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
     (folder / "0").rename(folder / "i")
-    ask = {"method": "POST", "path": "/api/search/photograph?k=1", "content": saved(images[3], "PNG")}
+    ask = {"method": "POST", "path": "/api/search/image?k=1", "content": saved(images[3], "PNG")}
     return create_app(search.open(folder / "i")), ask
 
 
-def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, capsys):
+def test_a_replaced_index_brings_its_own_model(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     app, ask = serving_one_of_two(tmp_path)
     assert fetch(app, **ask).json()["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
@@ -63,13 +63,13 @@ def test_another_index_in_its_place_brings_its_own_model(tmp_path, monkeypatch, 
     for method, path in (("POST", ask["path"]), ("GET", "/api/labels"), ("GET", "/api/about")):
         gone = fetch(app, method, path, content=ask["content"])
         assert (gone.status_code, gone.headers["retry-after"]) == (503, "1")
-        assert gone.json()["detail"] == "the index cannot be read now, as the server's log says; try again in a second"
+        assert gone.json()["detail"] == "the index cannot be read now, see the server's log; try again in a second"
         assert f"tuplet: {tmp_path}/i does not exist" in capsys.readouterr().err
     (tmp_path / "1").rename(tmp_path / "i")
     assert fetch(app, **ask).json()["hits"][0] == {"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}
 
 
-def test_its_model_goes_where_the_one_before_was(tmp_path):
+def test_the_model_of_a_replaced_index_goes_to_the_same_device(tmp_path):
     serving_one_of_two(tmp_path)
     index = search.open(tmp_path / "i")
     index.embedder.to("meta")
@@ -79,7 +79,7 @@ def test_its_model_goes_where_the_one_before_was(tmp_path):
     assert index.embedder.device.type == "meta"
 
 
-def test_labels_counted_while_the_index_changed_are_counted_again(tmp_path, monkeypatch):
+def test_labels_are_counted_again_after_a_change(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     writer = search.create(tmp_path / "i", dim=2)
     writer.add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
@@ -98,8 +98,8 @@ def test_labels_counted_while_the_index_changed_are_counted_again(tmp_path, monk
     assert [asyncio.run(served.labels()), asyncio.run(served.labels())] == [{"x": 2}, {"x": 1}]
 
 
-def test_vectors_for_another_index_in_its_place(tmp_path, monkeypatch):
-    """Also where nothing but vectors is sent, the server goes to the new index with its own width."""
+def test_a_replaced_index_may_have_another_dimension(tmp_path, monkeypatch):
+    """Vector searches use the replaced index with its own dimension."""
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     for dim in (2, 3000):
         search.create(tmp_path / f"{dim}", dim=dim).add(torch.ones(1, dim), [dim])
@@ -116,7 +116,7 @@ def test_vectors_for_another_index_in_its_place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("dim", [2, 3])
 @pytest.mark.parametrize("path", ["/api/search/vector", "/api/search/item?id=a"])
-def test_an_index_replaced_during_a_search_is_not_searched_with_what_the_other_held(tmp_path, monkeypatch, path, dim):
+def test_replacing_the_index_during_a_request_is_refused(tmp_path, monkeypatch, path, dim):
     for name, width in (("i", 2), ("new", dim)):
         search.create(tmp_path / name, dim=width).add(torch.eye(width), list("abc"[:width]))
     index = search.open(tmp_path / "i")
@@ -136,7 +136,7 @@ def test_an_index_replaced_during_a_search_is_not_searched_with_what_the_other_h
     assert answer.json()["detail"] == "another index took the place of this one; try again in a second"
 
 
-def test_an_index_whose_model_is_not_there_yet_is_not_searched_with_the_one_before(tmp_path, monkeypatch, capsys):
+def test_an_index_without_its_model_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     app, ask = serving_one_of_two(tmp_path)
     shutil.rmtree(tmp_path / "i")
@@ -149,8 +149,8 @@ def test_an_index_whose_model_is_not_there_yet_is_not_searched_with_the_one_befo
     assert hits == [{"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}]
 
 
-def test_labels_of_an_index_that_says_nothing_of_its_changes(tmp_path, monkeypatch):
-    """So is a Milvus: every call sees the latest state, and there is nothing to refresh."""
+def test_labels_of_an_index_that_does_not_report_changes(tmp_path, monkeypatch):
+    """Milvus is such an index: `refresh` always returns False."""
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
     monkeypatch.setattr(index, "refresh", lambda: False)
@@ -163,18 +163,18 @@ def test_labels_of_an_index_that_says_nothing_of_its_changes(tmp_path, monkeypat
     assert {entry["label"] for entry in fetch(app, "GET", "/api/labels").json()} == {"x", "y"}
 
 
-def test_a_browser_keeps_a_picture_only_while_it_is_that_of_its_id(tmp_path, monkeypatch):
+def test_thumbnails_are_revalidated_by_browsers(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
     index = search.create(tmp_path / "i", dim=2)
-    index.add(torch.eye(2), ["a", "b"], pictures=[b"old", b"other"])
+    index.add(torch.eye(2), ["a", "b"], thumbnails=[b"old", b"other"])
     app = create_app(search.open(tmp_path / "i"))
-    shown = fetch(app, "GET", "/api/picture?id=a")
+    shown = fetch(app, "GET", "/api/thumbnail?id=a")
     assert (shown.content, shown.headers["cache-control"]) == (b"old", "private, no-cache")
     kept = {"if-none-match": shown.headers["etag"]}
-    same = fetch(app, "GET", "/api/picture?id=a", headers=kept)
+    same = fetch(app, "GET", "/api/thumbnail?id=a", headers=kept)
     assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", shown.headers["etag"])
-    assert fetch(app, "GET", "/api/picture?id=b", headers=kept).content == b"other"
+    assert fetch(app, "GET", "/api/thumbnail?id=b", headers=kept).content == b"other"
     index.delete("a")
-    assert fetch(app, "GET", "/api/picture?id=a", headers=kept).status_code == 404
-    index.add(torch.eye(2)[:1], ["a"], pictures=[b"new"])
-    assert fetch(app, "GET", "/api/picture?id=a", headers=kept).content == b"new"
+    assert fetch(app, "GET", "/api/thumbnail?id=a", headers=kept).status_code == 404
+    index.add(torch.eye(2)[:1], ["a"], thumbnails=[b"new"])
+    assert fetch(app, "GET", "/api/thumbnail?id=a", headers=kept).content == b"new"

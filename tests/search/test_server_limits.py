@@ -1,6 +1,8 @@
-"""What the server refuses or gives up, with one sentence: wrong requests, bad uploads, crowds and slow ones."""
+"""Refusals of the server: wrong requests, bad uploads, full queues and timeouts."""
 
 import asyncio
+import contextlib
+import json
 import re
 import threading
 import time
@@ -8,12 +10,15 @@ import time
 import pytest
 import torch
 
-from search.asking import client, fetch
-from search.bad_uploads import odd_but_right, picture, saved, uploads
+from search.asgi_client import client, fetch
+from search.bad_uploads import odd_but_right, random_image, saved, uploads
 from tuplet import search
+from tuplet.cancel import CancelledError, cancel_when
+from tuplet.search import filters
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app
+from tuplet.search.server.service import Service
 
 
 @pytest.mark.parametrize(
@@ -34,48 +39,48 @@ from tuplet.search.server import Limits, create_app
         ("/api/search/vector", {"content": bytes(11 * 2**20)}, 413, "over 66,048 bytes"),
         ("/api/search/vector", {"content": b"[" * 60_000}, 422, "the body must be"),
         ("/api/search/vector", {"json": {"vector": [0.1] * 4096}}, 422, "has 4096 numbers; this index takes 8"),
-        ("/api/search/photograph", {"content": bytes(11 * 2**20)}, 413, "over 10,485,760 bytes"),
+        ("/api/search/image", {"content": bytes(11 * 2**20)}, 413, "over 10,485,760 bytes"),
         (
-            "/api/search/photograph",
+            "/api/search/image",
             {"files": {"photo": b"1"}},
             415,
-            "the body must be the photograph itself, and no form",
+            "the body must be the image itself, not a form",
         ),
     ],
 )
-def test_wrong_requests_get_a_sentence(app, path, options, status, sentence):
+def test_wrong_requests_get_one_sentence(app, path, options, status, sentence):
     answer = fetch(app, "POST", path, **options)
     assert answer.status_code == status
     assert sentence in answer.json()["detail"]
     assert "\n" not in answer.json()["detail"]
 
 
-def test_an_item_that_is_not_there(app):
+def test_unknown_item(app):
     answer = fetch(app, "GET", "/api/search/item", params={"id": "nowhere"})
-    assert (answer.status_code, "holds no 'nowhere'" in answer.json()["detail"]) == (404, True)
+    assert (answer.status_code, "has no id 'nowhere'" in answer.json()["detail"]) == (404, True)
 
 
-def test_an_index_of_vectors_takes_no_photographs(tmp_path):
+def test_an_index_of_vectors_takes_no_images(tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), ["a", "b"])
     app = create_app(index)
-    answer = fetch(app, "POST", "/api/search/photograph", content=saved(picture(), "PNG"))
+    answer = fetch(app, "POST", "/api/search/image", content=saved(random_image(), "PNG"))
     assert (answer.status_code, "plain vectors" in answer.json()["detail"]) == (409, True)
-    assert fetch(app, "GET", "/api/about").json()["photographs"] is False
+    assert fetch(app, "GET", "/api/about").json()["images"] is False
     assert fetch(app, "GET", "/api/labels").json() == []
 
 
 def test_bad_uploads_are_refused_and_change_nothing(index):
     app = create_app(index)
-    good = saved(picture(), "PNG")
+    good = saved(random_image(), "PNG")
     bad = uploads()
     assert len(bad) >= 60
 
     async def everything():
         async with client(app) as connection:
-            before = (await connection.post("/api/search/photograph", content=good)).json()
+            before = (await connection.post("/api/search/image", content=good)).json()
             for name, content in bad.items():
-                answer = await connection.post("/api/search/photograph", content=content)
+                answer = await connection.post("/api/search/image", content=content)
                 assert answer.status_code in (413, 415), name
                 detail = answer.json()["detail"]
                 assert len(detail) < 300, name
@@ -86,31 +91,31 @@ def test_bad_uploads_are_refused_and_change_nothing(index):
                     detail,
                 )
             for name, content in odd_but_right().items():
-                answer = await connection.post("/api/search/photograph", content=content)
+                answer = await connection.post("/api/search/image", content=content)
                 assert answer.status_code == 200, (name, answer.text)
                 assert answer.json()["hits"], name
-            assert (await connection.post("/api/search/photograph", content=good)).json() == before
+            assert (await connection.post("/api/search/image", content=good)).json() == before
 
     asyncio.run(everything())
 
 
 def test_limits_on_pixels_and_bytes(index):
     app = create_app(index, Limits(pixels=5_000, bytes=100_000))
-    answer = fetch(app, "POST", "/api/search/photograph", content=saved(picture((96, 64)), "PNG"))
+    answer = fetch(app, "POST", "/api/search/image", content=saved(random_image((96, 64)), "PNG"))
     assert answer.status_code == 413
     assert "96×64 pixels, over 5,000" in answer.json()["detail"]
-    answer = fetch(app, "POST", "/api/search/photograph", content=uploads()["PNG of 60,000 × 60,000"])
+    answer = fetch(app, "POST", "/api/search/image", content=uploads()["PNG of 60,000 × 60,000"])
     assert (answer.status_code, answer.json()["detail"]) == (
         413,
-        "the photograph has too many pixels; send a smaller one",
+        "the image has too many pixels; send a smaller one",
     )
-    answer = fetch(app, "POST", "/api/search/photograph", content=bytes(100_001))
+    answer = fetch(app, "POST", "/api/search/image", content=bytes(100_001))
     assert (answer.status_code, answer.json()["detail"]) == (413, "the body has over 100,000 bytes; send a smaller one")
-    assert fetch(app, "POST", "/api/search/photograph", content=saved(picture((40, 40)), "PNG")).status_code == 200
+    assert fetch(app, "POST", "/api/search/image", content=saved(random_image((40, 40)), "PNG")).status_code == 200
 
 
 class Slow:
-    """An index whose searches wait until they are let go."""
+    """An index whose searches wait for an event."""
 
     def __init__(self, index):
         self.index, self.go = index, threading.Event()
@@ -126,7 +131,7 @@ class Slow:
         return self.index.search(*arguments, **options)
 
 
-def test_a_full_queue_says_when_to_come_back(index):
+def test_a_full_queue_answers_retry_after(index):
     slow = Slow(index)
     app = create_app(slow, Limits(searches=3, seconds=5))
 
@@ -143,12 +148,12 @@ def test_a_full_queue_says_when_to_come_back(index):
     answers = asyncio.run(crowd())
     refused = [answer for answer in answers if answer.status_code == 503]
     assert {answer.status_code for answer in answers} == {200, 503}
-    assert len(refused) in (8, 9)  # three wait, and one is perhaps being answered
+    assert len(refused) in (8, 9)  # three wait, and one may be running
     assert refused[0].headers["retry-after"] == "1"
     assert refused[0].json()["detail"] == "the server is busy: 3 searches are waiting; try again in a second"
 
 
-def test_an_answer_that_takes_too_long_is_given_up(index):
+def test_a_slow_answer_times_out(index):
     slow = Slow(index)
     app = create_app(slow, Limits(seconds=0.2))
     begun = time.monotonic()
@@ -160,7 +165,7 @@ def test_an_answer_that_takes_too_long_is_given_up(index):
     assert fetch(app, "POST", "/api/search/vector", json={"vector": [0.0] * 8}).status_code == 200
 
 
-def test_a_body_that_comes_too_slowly_is_given_up(index):
+def test_a_slow_body_times_out(index):
     app = create_app(index, Limits(seconds=0.2))
 
     async def drip():
@@ -168,12 +173,12 @@ def test_a_body_that_comes_too_slowly_is_given_up(index):
             yield b"x"
             await asyncio.sleep(0.2)
 
-    answer = fetch(app, "POST", "/api/search/photograph", content=drip())
+    answer = fetch(app, "POST", "/api/search/image", content=drip())
     assert answer.status_code == 408
     assert "did not arrive within 0.2 s" in answer.json()["detail"]
 
 
-def test_a_search_that_fails_fails_alone(index):
+def test_a_failing_search_does_not_affect_others(index):
     class Failing(Slow):
         def search(self, queries, k, **options):
             found = super().search(queries, k, **options)
@@ -195,3 +200,46 @@ def test_a_search_that_fails_fails_alone(index):
             return await asyncio.gather(*asks)
 
     assert [answer.status_code for answer in asyncio.run(crowd())] == [200, 200, 500, 200]
+
+
+def test_filters_have_a_limit(app):
+    labels = {"label": [f"{number}" for number in range(257)]}
+    answer = fetch(app, "GET", "/api/search/item", params={"id": "photos/3.png", **labels})
+    assert (answer.status_code, "at most 256 items" in answer.json()["detail"]) == (422, True)
+    params = {"id": "photos/3.png", "label": "ant", "where": json.dumps({"label": list(range(256))})}
+    answer = fetch(app, "GET", "/api/search/item", params=params)
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "the filter has 257 values; at most 256 are allowed",
+    )
+
+
+def test_label_filters_are_linear(index):
+    service = Service(index, Limits(values=10**6))
+    labels = [f"{number}" for number in range(10_000)]
+    begun = time.process_time()
+    where = json.loads(service.where_json(labels, json.dumps({"label": [*range(10_000), True]})))
+    assert time.process_time() - begun < 1  # 10 s if each label is compared with each
+    assert where["label"] == list(range(10_000))
+    assert json.loads(service.where_json(["true", "1"], '{"label": 1}')) == {"label": [1]}
+
+
+def test_a_cancelled_search_leaves_what_it_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(filters, "BLOCK", 2)
+    index = search.create(tmp_path / "i", dim=1)
+    index.add(torch.arange(9.0)[:, None], range(9), [{"label": i % 2, "odd": bool(i % 2)} for i in range(9)])
+    answers, rounds = [], 0
+    while not answers:  # each round reads one block more
+        rounds += 1
+        checks = iter([False, True])
+        with contextlib.suppress(CancelledError), cancel_when(lambda checks=checks: next(checks, True)):
+            answers.append(index._columns.allowed({"label": 1}, index.snapshot).tolist())
+    assert (answers, rounds) == ([[bool(i % 2) for i in range(9)]], 5)
+    assert index.counts("odd") == {False: 5, True: 4}
+
+
+@pytest.mark.parametrize("distinct", [None, 0.5])
+def test_searches_stop_between_blocks(index, distinct):
+    vector = index.vectors(["photos/3.png"])
+    with cancel_when(lambda: True), pytest.raises(CancelledError, match="nobody waits for the result"):
+        index.search(vector, 5, distinct=distinct)

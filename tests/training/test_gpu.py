@@ -1,4 +1,4 @@
-"""Training on a GPU, where there is one: the host never waits between the steps that are told of."""
+"""Tests on a GPU, if there is one: the host does not wait for the device between logged steps."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ import torch
 from training_tools import events, pictures
 from tuplet import losses, training
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 QUICK = {
+    "validation": 0.0,
     "model": "convnet",
     "model_options": {"size": 12, "channels": 3},
     "dim": 4,
@@ -15,13 +16,13 @@ QUICK = {
     "per_class": 4,
     "steps": 20,
     "device": "cuda",
-    "average": 0.9,
+    "ema": 0.9,
     **dict.fromkeys(("log_every", "evaluate_every", "checkpoint_every"), 20),
 }
 
 
-class Watchful(losses.RAWLoss):
-    """A loss that turns every wait for the device into an error, from its third call to its eighteenth."""
+class NoSync(losses.RAWLoss):
+    """A loss that turns every wait for the device into an error, from its 3rd to its 18th call."""
 
     calls = 0
 
@@ -31,16 +32,16 @@ class Watchful(losses.RAWLoss):
         return super().forward(*given, **options)
 
 
-def test_the_host_does_not_wait_within_steps(tmp_path):
+def test_the_host_does_not_wait_for_the_device_in_steps(tmp_path):
     try:
-        training.train(pictures(), tmp_path, **QUICK, loss=Watchful())
+        training.train(pictures(), tmp_path, **QUICK, loss=NoSync())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert events(tmp_path, "end")
 
 
 class Broken(losses.RAWLoss):
-    """A loss that is no number at its fourth call."""
+    """A loss that is NaN in its fourth call."""
 
     calls = 0
 
@@ -49,13 +50,13 @@ class Broken(losses.RAWLoss):
         return super().forward(*given, **options) * (torch.nan if self.calls == 4 else 1.0)
 
 
-def test_a_loss_that_is_no_number_never_reaches_the_weights(tmp_path):
-    with pytest.raises(FloatingPointError, match=r"step 4: the loss is nan; .*it comes from the loss itself"):
+def test_a_nan_loss_never_reaches_the_weights(tmp_path):
+    with pytest.raises(FloatingPointError, match=r"step 4: the loss is nan; .*the cause is the loss itself"):
         training.train(pictures(), tmp_path, **QUICK, loss=Broken())
     assert events(tmp_path, "failure")[0]["step"] == 4
 
 
-def test_losses_are_those_of_the_cpu(tmp_path):
+def test_losses_equal_those_on_the_cpu(tmp_path):
     options = {**QUICK, "log_every": 1, "steps": 6, "loss": "raw"}
     training.train(pictures(), tmp_path / "gpu", **options)
     training.train(pictures(), tmp_path / "cpu", **{**options, "device": "cpu"})

@@ -1,4 +1,4 @@
-"""Options: their names, types and limits, recipes, and who takes precedence over whom."""
+"""Tests of options: names, types, limits, recipes and precedence."""
 
 import dataclasses
 import json
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from training_tools import QUICK, dropping, pictures, vectors
+from training_tools import QUICK, embedder_with_dropout, pictures, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
-from tuplet.training.assemble import decide
-from tuplet.training.processes import Team
-from tuplet.training.recipes import recipe_for
-from tuplet.training.resolve import Unsaid, described, plain, resolve
+from tuplet.training.checkpoint import describe_module, plain_settings
+from tuplet.training.distributed import World
+from tuplet.training.recipes import Default, recipe_for, resolve_settings
+from tuplet.training.run import plan
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
@@ -27,19 +27,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
     ("wrong", "sentence"),
     [
         ({"batchsize": 3}, "there is no option 'batchsize'; did you mean 'batch_size'?"),
-        ({"learning_rate": 3}, "there is no option 'learning_rate'; did you mean 'rate'?"),
-        ({"xyz": 3}, "there is no option 'xyz'; choose one of augment, average, batch_size"),
-        ({"rate": "fast"}, "rate is 'fast'; it must be float: the learning rate of the backbone"),
-        ({"steps": 1.5}, "steps is 1.5; it must be int: how many batches"),
-        ({"steps": True}, "steps is True; it must be int: how many batches"),
-        ({"steps": 0}, "steps is 0; it must be at least 1"),
-        ({"rate": float("nan")}, "rate is nan; it must be above 0"),
-        ({"rate": -1}, "rate is -1; it must be above 0"),
-        ({"average": 1.0}, "average is 1.0; it must be at least 0 and below 1"),
+        ({"learning_rate": 3}, "there is no option 'learning_rate'; did you mean 'lr'?"),
+        ({"xyz": 3}, "there is no option 'xyz'; choose one of augment, batch_size"),
+        ({"lr": "fast"}, "lr is 'fast'; it must be float: learning rate of the backbone"),
+        ({"steps": 1.5}, "steps is 1.5; it must be int: number of training steps"),
+        ({"steps": True}, "steps is True; it must be int: number of training steps"),
+        ({"steps": -1}, "steps is -1; it must be at least 0"),
+        ({"lr": float("nan")}, "lr is nan; it must be above 0"),
+        ({"lr": -1}, "lr is -1; it must be above 0"),
+        ({"ema": 1.0}, "ema is 1.0; it must be at least 0 and below 1"),
         ({"optimizer": "lion"}, "optimizer is 'lion'; it must be 'sgd' or 'adam' or 'adamw'"),
-        ({"device": "gpu"}, "device is 'gpu', which torch does not know; use cpu, cuda or cuda:1"),
+        ({"device": "gpu"}, "device is 'gpu', unknown to torch; use cpu, cuda or cuda:1"),
         ({"schedule": "step"}, "schedule='step' needs decay_every"),
-        ({"loss": losses.RAWLoss(), "loss_options": {"alpha": 1.0}}, "loss_options belong to a loss by name"),
+        ({"loss": losses.RAWLoss(), "loss_options": {"alpha": 1.0}}, "loss_options are for a loss given by name"),
         ({"loss": "ranked"}, "there is no loss 'ranked'; did you mean 'ranked_list'?"),
         ({"loss": "raw", "loss_options": {"alfa": 1}}, "RAWLoss has no option 'alfa'; did you mean 'alpha'?"),
         (
@@ -58,8 +58,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "mining is {'name': 3}; give a name, a dictionary with a name, or a whole loss as an object",
         ),
         ({"loss": "raw", "loss_options": None}, "loss_options is None; give a dictionary, such as {'margin': 0.4}"),
-        ({"resume": None}, "resume is None; give True to go on with a run, or False to begin again"),
-        ({"recipe": 3}, "there is no recipe 3; choose one of demo, npair"),
+        ({"resume": None}, "resume is None; give True to continue, or False to start again"),
+        ({"recipe": 3}, "there is no recipe 3; choose one of a_bier, abe"),
         ({"recipe": "rankedlist"}, "there is no recipe 'rankedlist'; did you mean 'ranked_list'?"),
         (
             {"batch_size": 15},
@@ -86,6 +86,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"loss": losses.SoftmaxLoss(4, 512), "batch_size": 12},
             "SoftmaxLoss has proxies for 4 classes and 6 are trained; make it with num_classes=6, or give its name",
         ),
+        (
+            {"loss": losses.ArcFaceLoss(5, 512, centers=3), "batch_size": 12},
+            "ArcFaceLoss has proxies for 5 classes and 6 are trained; make it with num_classes=6, or give its name",
+        ),
         ({"batch_size": 4}, "a batch of 4 is a single class, which has no negatives; choose a batch_size of 8 or more"),
         (
             {"loss": "npair", "batch_size": 2},
@@ -111,37 +115,39 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
         (
             {"model": torch.nn.Sequential(torch.nn.Identity())},
-            "model is a Sequential; it must be str or Embedder: a backbone by name, or an embedder from",
+            "model is a Sequential; it must be str or Embedder: backbone by name, or an embedder from",
         ),
         (
             {"loss": "softmax", "loss_options": {"num_classes": 3}},
             "num_classes of SoftmaxLoss follows from the data and the model; leave it out",
         ),
-        ({"validation": 0.05}, "validation is 0.05, which does not divide 6 training classes; choose another share"),
-        ({"validation": 0.99}, "validation is 0.99, which does not divide 6 training classes; choose another share"),
         (
             {"validation": 0.05, "validation_from": 0.5},
-            "validation is 0.05, which does not divide 6 training classes; choose another share",
+            "validation is 0.05 and validation_from 0.5, which do not fit into 6 training classes; choose shares",
         ),
         (
-            {"validation": 0.8},
+            {"validation": 0.8, "validation_from": 0.0},
             "training needs two classes of two examples or more, and there are 1; add examples, or choose a smaller "
             "validation=",
         ),
+        ({"test_share": 1.0}, "test_share is 1.0; it must be above 0 and below 1"),
         *(
-            ({name: value}, f"{name} is {value!r} and the data are feature vectors, which are no pictures; leave it")
+            ({name: value}, f"{name} is {value!r}, which is for images, and the data are feature vectors; leave it out")
             for name, value in (
-                *(("size", 32), ("resize", 32), ("fit", "square"), ("stored_size", 32)),
-                *(("augment", {"mirror": 0.5}), ("mirrored", True)),
+                *(("size", 32), ("resize", 32), ("resize_mode", "square"), ("stored_size", 32)),
+                *(("augment", {"mirror": 0.5}), ("flip_test", True)),
             )
         ),
-        ({"device": "meta"}, "device is 'meta', which training does not know; use cpu, cuda or cuda:1"),
-        ({"validation_from": 0.5}, "validation_from=0.5 needs validation=, the share of the classes"),
-        ({"decay_every": 5}, "decay_every=5 needs schedule='step', and the schedule is 'cosine'"),
-        ({"decay_factor": 0.5}, "decay_factor=0.5 needs schedule='step', and the schedule is 'cosine'"),
-        ({"momentum": 0.5}, "momentum=0.5 needs optimizer='sgd', and the optimizer is 'adamw'"),
-        ({"candidates": 9}, "candidates=9 needs sampler='hard_class', and the sampler is None"),
-        ({"memory_start": 9}, "memory_start=9 needs memory=, the number of embeddings to remember"),
+        ({"device": "meta"}, "device is 'meta', unsupported in training; use cpu, cuda or cuda:1"),
+        (
+            {"validation": 0.0, "validation_from": 0.5},
+            "validation_from=0.5 needs validation: the share of the training classes",
+        ),
+        ({"decay_every": 5}, "decay_every=5 needs schedule='step', and schedule is 'cosine'"),
+        ({"decay_factor": 0.5}, "decay_factor=0.5 needs schedule='step', and schedule is 'cosine'"),
+        ({"momentum": 0.5}, "momentum=0.5 needs optimizer='sgd', and optimizer is 'adamw'"),
+        ({"candidates": 9}, "candidates=9 needs sampler='hard_class', and sampler is None"),
+        ({"memory_start": 9}, "memory_start=9 needs memory: the number of embeddings to remember"),
         (
             {"loss": "raw", "loss_options": {"mining": {"name": "semi_hard", "epsilon": 0.1}}},
             "SemiHard has no option 'epsilon'; it has none",
@@ -158,9 +164,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
         ),
     ],
 )
-def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
+def test_wrong_options_raise_one_sentence(wrong, sentence, tmp_path):
     with pytest.raises((TypeError, ValueError, FileNotFoundError), match=re.escape(sentence)) as caught:
-        training.train(vectors(), tmp_path / "run", **wrong)
+        training.train(vectors(), tmp_path / "run", **{"validation": 0.0, **wrong})
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("run/[a-z]*"))
 
@@ -168,17 +174,21 @@ def test_bad_options_get_one_sentence(wrong, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("late", "sentence"),
     [
-        ({"warmup": 6}, "the rate rises to the end; give more steps or a smaller warmup"),
+        ({"warmup": 6}, "the learning rate rises to the end; give more steps or a smaller warmup"),
         ({"memory": 20, "memory_start": 9}, "the memory is never used; give more steps or a smaller memory_start"),
-        ({"schedule": "step", "decay_every": 8}, "the rate never falls; give more steps or a smaller decay_every"),
+        (
+            {"schedule": "step", "decay_every": 8},
+            "the learning rate never decays; give more steps or a",
+        ),
     ],
 )
-def test_what_the_steps_do_not_reach_is_said(late, sentence, tmp_path):
-    with pytest.warns(UserWarning, match=rf"^\w+=\d with 6 steps: {sentence}$") as said:
+def test_options_that_take_effect_after_the_last_step_give_a_warning(late, sentence, tmp_path):
+    with pytest.warns(UserWarning, match=rf"^\w+=\d with steps=6: {sentence}") as warned:
         training.train(vectors(), tmp_path / "run", **{**QUICK, **late})
-    assert said[0].filename == __file__
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "training made the model worse")
         training.train(vectors(), tmp_path / "longer", **{**QUICK, **late, "steps": 10})
 
 
@@ -188,7 +198,7 @@ def test_what_the_steps_do_not_reach_is_said(late, sentence, tmp_path):
         {"loss": "triplett"},
         {"model": "resnet5"},
         {"per_class": 1},
-        {"validation": 0.05},
+        {"validation": 0.05, "validation_from": 0.5},
         {"batch_size": 15},
         {"batch_size": 400},
         {"augment": {"blur": 1.0}},
@@ -201,8 +211,8 @@ def test_what_the_steps_do_not_reach_is_said(late, sentence, tmp_path):
     ],
     ids=str,
 )
-def test_what_is_refused_is_refused_before_a_picture_is_read_and_leaves_no_folder_behind(wrong, tmp_path, monkeypatch):
-    monkeypatch.setattr("tuplet.training.examples.load", lambda *_, **__: pytest.fail("read"))
+def test_errors_come_before_an_image_is_read_and_leave_no_folder_behind(wrong, tmp_path, monkeypatch):
+    monkeypatch.setattr("tuplet.training.data.load", lambda *_, **__: pytest.fail("read"))
     small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
     with pytest.raises((TypeError, ValueError, ImportError)):
         training.train(pictures(), tmp_path / "run", **{**small, **wrong})
@@ -212,39 +222,46 @@ def test_what_is_refused_is_refused_before_a_picture_is_read_and_leaves_no_folde
 @pytest.mark.parametrize(
     ("loss", "each"), [(losses.RAWLoss(), 4), (losses.NPairLoss(), 2), (losses.TripletLoss(mining="disjoint"), 3)]
 )
-def test_batches_of_fewer_classes_than_processes_are_refused_at_the_start(loss, each):
-    settings, three = Settings(loss=loss, model="mlp", batch_size=2 * each), Team(0, 3, torch.device("cpu"))
+def test_a_batch_with_fewer_classes_than_processes_raises_an_error_at_the_start(loss, each):
+    settings, three = Settings(loss=loss, model="mlp", batch_size=2 * each), World(0, 3, torch.device("cpu"))
     with pytest.raises(ValueError, match=f"a batch of {2 * each} is 2 groups of {each}, .* of {3 * each} or more"):
-        decide(vectors(), settings, three)
-    decide(vectors(), dataclasses.replace(settings, batch_size=3 * each), three)
+        plan(vectors(), settings, three)
+    plan(vectors(), dataclasses.replace(settings, batch_size=3 * each), three)
 
 
-def test_pictures_and_vectors_need_models_that_take_them(tmp_path):
-    with pytest.raises(ValueError, match="mlp takes feature vectors and the data are pictures; choose another model"):
+def test_images_and_feature_vectors_need_models_that_take_them(tmp_path):
+    with pytest.raises(ValueError, match="mlp takes feature vectors and the data are images; choose another model"):
         training.train(pictures(), tmp_path, model="mlp")
-    with pytest.raises(ValueError, match=r"convnet takes pictures and the data are feature vectors.*such as mlp"):
+    with pytest.raises(ValueError, match=r"convnet takes images and the data are feature vectors.*such as mlp"):
         training.train(vectors(), tmp_path, model="convnet")
     with pytest.raises(TypeError, match="augment has no option 'mirrored'; did you mean 'mirror'"):
         training.train(pictures(), tmp_path, model="convnet", model_options={"size": 12}, augment={"mirrored": 1.0})
 
 
-def test_every_option_is_documented_as_it_is():
+def test_every_option_has_a_group():
+    groups = [option.group for option in describe_options()]
+    order = ["data", "model", "loss", "batches", "optimizer", "schedule", "evaluation", "run"]
+    assert groups == sorted(groups, key=order.index)
+    assert set(groups) == set(order)
+
+
+def test_the_page_documents_every_option():
     page = DOCS.read_text()
     for option in describe_options():
         assert f"| `{option.name}` | {option.kind} | `{option.default!r}` | {option.about} |" in page
 
 
 @pytest.mark.parametrize("name", training.RECIPES)
-def test_recipes_are_plain_data_that_the_settings_take(name):
+def test_recipes_are_plain_data_and_valid_settings(name):
     recipe = training.RECIPES[name]
     assert json.loads(json.dumps(recipe)) == recipe
     for own in [{}, *recipe.get("on", {}).values()]:
         settings = Settings(**{k: v for k, v in {**recipe, **own}.items() if k != "on"})
         assert settings.batch_size % settings.per_class == 0 or settings.sampler in ("npair", None)
-        assert settings.loss in training.LOSSES
+        assert settings.loss in losses.LOSSES
 
 
-# The table at the end of the papers' descriptions: network, dim, batch, share of a class, optimiser, rate, steps.
+# What the papers say: network, dim, batch size, examples per class, optimizer, learning rate, steps.
 PAPERS = {
     ("npair_angular", "cars196"): ("googlenet", 512, 128, "npair", "sgd", 1e-4, 20_000),
     ("npair_angular", "cub200"): ("googlenet", 512, 128, "npair", "sgd", 1e-5, 20_000),
@@ -262,28 +279,31 @@ PAPERS = {
 SIZES = {"cub200": (200, 11_788), "cars196": (196, 16_170), "sop": (22_634, 120_053)}
 
 
-@pytest.mark.parametrize(("name", "photographs"), PAPERS)
-def test_recipes_say_what_their_papers_say(name, photographs):
-    classes, examples = SIZES[photographs]
+@pytest.mark.parametrize(("name", "benchmark"), PAPERS)
+def test_recipes_agree_with_their_papers(name, benchmark):
+    classes, examples = SIZES[benchmark]
     data = from_features(torch.zeros(examples, 1), torch.arange(examples) % classes)
     recipe = recipe_for(name, data)
     share = "npair" if recipe["sampler"] == "npair" else recipe["per_class"]
     facts = [recipe[key] for key in ("model", "dim", "batch_size")]
-    assert (*facts, share, *(recipe[key] for key in ("optimizer", "rate", "steps"))) == PAPERS[name, photographs]
+    assert (*facts, share, *(recipe[key] for key in ("optimizer", "lr", "steps"))) == PAPERS[name, benchmark]
     assert "on" not in recipe
 
 
-def test_what_is_said_comes_before_the_recipe_and_the_recipe_before_the_defaults():
-    settings = resolve("ranked_list", {"model": Unsaid("resnet50"), "rate": 0.5}, pictures())
-    assert (settings.model, settings.rate, settings.per_class) == ("bn_inception", 0.5, 3)
+def test_given_options_override_the_recipe_which_overrides_the_defaults():
+    def resolve(recipe, given, data):
+        return resolve_settings(recipe, {"weights": None, **given}, data)
+
+    settings = resolve("ranked_list", {"model": Default("resnet50"), "lr": 0.5}, pictures())
+    assert (settings.model, settings.lr, settings.per_class) == ("bn_inception", 0.5, 3)
     assert resolve("ranked_list", {"model": "resnet50"}, pictures()).model == "resnet50"
-    unsaid = resolve("ranked_list", dict.fromkeys(("loss", "model", "steps", "seed")), pictures())
-    assert (unsaid.loss, unsaid.model, unsaid.steps, unsaid.seed) == ("ranked_list", "bn_inception", 10_000, 0)
-    # A loss's options and a model's sizes do not outlive it; the same one said again keeps them.
+    missing = resolve("ranked_list", dict.fromkeys(("loss", "model", "steps", "seed")), pictures())
+    assert (missing.loss, missing.model, missing.steps, missing.seed) == ("ranked_list", "bn_inception", 10_000, 0)
+    # Another loss or model drops the recipe's options for its own; naming the recipe's own keeps them.
     assert resolve("ranked_list", {"loss": "raw"}, pictures()).loss_options == {}
     assert resolve("ranked_list", {"loss": "ranked_list"}, pictures()).loss_options["alpha"] == 1.2
     assert resolve("ranked_list", {"model": "resnet50"}, pictures()).size is None
-    # A loss that needs pairs gets them; others take the recipe's batches.
+    # A loss that needs pairs or triplets drops the sampler of the recipe; other losses keep it.
     assert resolve("nra", {"loss": "npair"}, pictures()).sampler is None
     assert resolve("nra", {"loss": "triplet", "loss_options": {"mining": "disjoint"}}, pictures()).sampler is None
     assert resolve("nra", {"loss": "raw"}, pictures()).sampler == "ngroup"
@@ -292,10 +312,10 @@ def test_what_is_said_comes_before_the_recipe_and_the_recipe_before_the_defaults
     assert (settings.model, settings.levels, settings.loss) == ("mlp", "H", "ranked_list")
 
 
-def test_an_embedder_that_is_made_decides_for_itself(tmp_path):
-    with pytest.raises(TypeError, match="dim was decided when the embedder was made; leave it out"):
-        training.train(vectors(), tmp_path, model=dropping(), dim=4)
-    embedder = dropping()
+def test_options_that_an_embedder_object_has_fixed_cannot_be_given(tmp_path):
+    with pytest.raises(TypeError, match="dim was set when the embedder was made; leave it out"):
+        training.train(vectors(), tmp_path, model=embedder_with_dropout(), dim=4)
+    embedder = embedder_with_dropout()
     before = {name: value.clone() for name, value in embedder.state_dict().items()}
     run = training.train(vectors(), tmp_path, model=embedder, recipe="raw_vthm", batch_size=10, steps=2)
     assert all(torch.equal(before[name], value) for name, value in embedder.state_dict().items())
@@ -305,14 +325,14 @@ def test_an_embedder_that_is_made_decides_for_itself(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_half_precision_are_not_trained(dtype, tmp_path):
-    """Small steps would be rounded away, and `precision` would not be what computes."""
+def test_half_precision_weights_raise_an_error(dtype, tmp_path):
+    """Small steps would be rounded away, and `precision` would have no effect."""
     with pytest.raises(ValueError, match=rf"the embedder's weights are {dtype}, .*; give embedder.float\(\)"):
-        training.train(vectors(), tmp_path / "run", model=dropping().to(dtype))
+        training.train(vectors(), tmp_path / "run", model=embedder_with_dropout().to(dtype))
 
 
 @pytest.mark.parametrize(
-    ("source", "kind", "said"),
+    ("source", "dtype", "message"),
     [
         (
             vectors(dim=12),
@@ -322,56 +342,60 @@ def test_weights_of_half_precision_are_not_trained(dtype, tmp_path):
         (vectors(), torch.float64, r"of 10 numbers in torch\.float32 \(mat1 and mat2 must have the same dtype"),
     ],
 )
-def test_vectors_that_the_embedder_does_not_take_are_refused_at_once(source, kind, said, tmp_path):
-    with pytest.raises(ValueError, match=f"the embedder does not take the data's vectors {said}.*; give one that was"):
-        training.train(source, tmp_path / "run", model=dropping().to(kind))
+def test_vectors_that_do_not_fit_the_embedder_raise_an_error_at_once(source, dtype, message, tmp_path):
+    with pytest.raises(
+        ValueError, match=f"the embedder does not take the data's vectors {message}.*; give an embedder"
+    ):
+        training.train(source, tmp_path / "run", model=embedder_with_dropout().to(dtype))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_size_that_the_network_does_not_take_is_refused_at_once(tmp_path):
-    said = r"the embedder does not take pictures of 8 × 8 pixels \(Given input size.*\); choose another size"
-    with pytest.warns(UserWarning, match="random weights"), pytest.raises(ValueError, match=said):
-        training.train(pictures(), tmp_path, model="googlenet", size=8)
+def test_a_size_that_does_not_fit_the_network_raises_an_error_at_once(tmp_path):
+    message = r"the embedder does not take images of 8 × 8 pixels \(Given input size.*\); choose another size"
+    with pytest.raises(ValueError, match=message):
+        training.train(pictures(), tmp_path, model="googlenet", size=8, weights=None)
 
     class Patches(torch.nn.Module):
-        """As transformers do."""
+        """A network of one size, as transformers are."""
 
         def forward(self, images):
             assert images.shape[-1] == 12, "Input height doesn't match"
             return images.flatten(1)
 
     grey = Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
-    with pytest.raises(ValueError, match=r"does not take pictures of 10 × 10 pixels \(Input height doesn't match\)"):
+    with pytest.raises(ValueError, match=r"does not take images of 10 × 10 pixels \(Input height doesn't match\)"):
         training.train(pictures(), tmp_path, model=create(Patches(), preprocessing=grey), augment={"size": 10})
 
 
-def test_numbers_of_numpy_are_numbers(tmp_path):
-    """As they come out of a sweep; what is saved of them can be read again."""
-    options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "rate": np.logspace(-4, -3, 2)[0]}
+def test_numpy_numbers_are_accepted(tmp_path):
+    """Sweeps give them. They are saved as Python numbers, so that JSON and checkpoints can be read."""
+    options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "lr": np.logspace(-4, -3, 2)[0]}
     rule = {"name": "valid_triplet", "epsilon": np.float64(0.2)}
     options["loss_options"] = {"alpha": np.float32(2), "mining": rule}
     options["schedule"] = "constant"
     training.train(vectors(), tmp_path, steps=np.int32(2), **options)
     settings = json.loads((tmp_path / "run.json").read_text())["settings"]
-    assert (settings["rate"], settings["loss_options"]["mining"]["epsilon"]) == (1e-4, 0.2)
+    assert (settings["lr"], settings["loss_options"]["mining"]["epsilon"]) == (1e-4, 0.2)
     training.train(vectors(), tmp_path, steps=3, **options)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 3
 
 
-def test_a_loss_is_described_alike_in_every_process():
-    """Where a function lies in memory would tell a run from itself."""
+def test_the_description_of_a_loss_is_the_same_in_every_process():
+    """The address of a function would differ, and a run could not be resumed."""
     loss = losses.RAWLoss()
     loss.shape = torch.clamp
     loss.bend = lambda x: x
-    assert "shape=<built-in method clamp" in described(loss)
-    assert "0x" not in described(loss)
+    assert "shape=<built-in method clamp" in describe_module(loss)
+    assert "0x" not in describe_module(loss)
 
 
-def test_settings_become_plain_data_with_objects_described():
-    settings = Settings(loss=losses.MarginLoss(learn_beta=True), model=dropping(), augment={"area": (0.2, 1.0)})
-    data = plain(settings)
+def test_settings_become_plain_data_with_descriptions_of_objects():
+    settings = Settings(
+        loss=losses.MarginLoss(learn_beta=True), model=embedder_with_dropout(), augment={"area": (0.2, 1.0)}
+    )
+    data = plain_settings(settings)
     assert json.loads(json.dumps(data)) == data
     assert data["loss"] == (
-        "MarginLoss(margin=0.2, beta learns from 1.2, mining=DistanceWeighted(cutoff=0.5, far=1.4, seed=0))"
+        "MarginLoss(margin=0.2, beta learned from 1.2, mining=DistanceWeighted(cutoff=0.5, far=1.4, seed=0))"
     )
     assert set(data) == {each.name for each in dataclasses.fields(Settings)}

@@ -1,85 +1,113 @@
-"""The command `tuplet`: parse, call, print.
+"""The command line `tuplet`: parse arguments, call the library, print the result.
 
-Each command is a module of this package with a function of its name. Only the one that is called is imported, so that
-`tuplet --help` need not wait for torch.
+Each command is a module of this package with a function of the same name. Only the called command is imported. It
+imports the library inside its functions, so that help and tab completion do not wait for torch.
 """
 
 import inspect
 import io
+import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import tuplet
-from tuplet.cli.trouble import STOPPED, said_plainly, say
+from tuplet.cli.errors import INTERRUPTED, explain_errors, print_stderr
+from tuplet.cli.terminal import show_control_characters
 
 COMMANDS = {
-    "demo": "Train on drawn characters, test on unseen ones, and write a report: a first look in two minutes.",
-    "train": "Train an embedder on a folder of pictures, a table, a named dataset or a features file.",
+    "demo": "Train on drawn characters, test on unseen ones and write a report, in two minutes.",
+    "train": "Train an embedder on a folder of images, a table, a named dataset or a file of features.",
     "evaluate": "Measure an embedder: retrieval, clustering and verification.",
-    "embed": "Write the vectors of pictures to a file.",
-    "index": "Embed photographs into an index, to search in.",
-    "search": "Find what is near a photograph.",
-    "serve": "Serve an index over HTTP, with a page to search it.",
-    "report": "Write the report of a run, one HTML file.",
-    "compare": "Train several losses under one protocol, beside the papers' numbers.",
-    "losses": "List the losses: equation, paper, inputs.",
+    "embed": "Write the embeddings of images to a file.",
+    "index": "Embed images into an index that can be searched.",
+    "search": "Find the nearest images in an index.",
+    "serve": "Serve an index over HTTP, with a search page.",
+    "export": "Write a model for ONNX Runtime, OpenVINO or torch.export.",
+    "report": "Write the report of a run as one HTML file.",
+    "compare": "Train several losses under one protocol and show the papers' numbers beside them.",
+    "losses": "List the losses: equation, inputs, paper.",
     "data": "Describe a dataset: counts, classes, splits, unreadable files.",
 }
-_HELP = """Deep metric learning: embeddings in which like is near like.
+_HELP = """Deep metric learning: train embeddings that place images of one class close together.
 
   tuplet demo                          see it work
-  tuplet train photos/ --out birds     a model of your own pictures: one folder a class
-  tuplet embed birds new/ --out v.npz  vectors of new pictures
+  tuplet train photos/ --out birds     train on your images: one folder per class
+  tuplet embed birds new/ --out v.npz  embed new images
   tuplet index birds photos/ -o b.index; tuplet serve b.index
-                                       search them by photograph, in a page
+                                       search them by image, in a web page
 
-`tuplet COMMAND --help` explains each command, with examples. Exit codes: 0 all is well, 1 a problem, which is said in
-a sentence, 2 wrong usage, 130 stopped by ctrl-C."""
+`tuplet COMMAND --help` explains a command and shows examples. Exit codes: 0 success, 1 error (explained in one line),
+2 wrong usage, 130 interrupted by ctrl-C, 143 ended by SIGTERM."""
 
 
 def main() -> None:
     """Run the command that the arguments name."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Hours of training must not end in an error because a terminal knows no ±.
+        # Hours of training must not end in an error because the terminal cannot print "±".
         sys.stdout.reconfigure(errors="replace")
+    show_control_characters()
     try:
-        app = _app(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))
-    except KeyboardInterrupt:  # importing torch takes long enough to press it
-        say("stopped")
-        sys.exit(STOPPED)
-    app(prog_name="tuplet")
+        make_app(_called(sys.argv[1:]))(prog_name="tuplet")
+    except KeyboardInterrupt:  # before the command caught it
+        print_stderr("stopped")
+        sys.exit(INTERRUPTED)
 
 
-def _app(called: str) -> typer.Typer:
+def _called(words: list[str]) -> str:
+    """Return the name of the command in the words that were typed; a shell that completes them gives them by name."""
+    typed = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", ""))
+    if "_TUPLET_COMPLETE" in os.environ:
+        words = typed.split()[1:]
+    return next((word for word in words if not word.startswith("-")), "")
+
+
+def make_app(called: str) -> typer.Typer:
+    """Return the application; only the command `called` is imported, the others are placeholders in the help."""
     app = typer.Typer(
-        help=shaped(_HELP),
+        help=_keep_indented_lines(_HELP),
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_options)
     for name, about in COMMANDS.items():
-        function = getattr(import_module(f"tuplet.cli.{name}"), name) if name == called else _not_called
-        app.command(name, help=shaped(function.__doc__ or ""), short_help=about)(said_plainly(function))
+        function = getattr(import_module(f"tuplet.cli.{name}"), name) if name == called else _placeholder
+        help_text = _keep_indented_lines(function.__doc__ or "")
+        app.command(name, cls=_GroupedCommand, help=help_text, short_help=about)(explain_errors(function))
     return app
 
 
-def shaped(text: str) -> str:
-    """A help text whose paragraphs with indented lines, such as examples, keep their line breaks."""
+class _GroupedCommand(TyperCommand):
+    """A command whose help lists options under the titles of their help panels, in plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            title = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name.title()}s"
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _keep_indented_lines(text: str) -> str:
+    """Return a help text in which paragraphs with indented lines, such as examples, keep their line breaks."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith(" ") or "\n " in part else part for part in paragraphs)
 
 
-def _not_called() -> None:
-    """Stand in the list of commands for one whose module is not needed."""
+def _placeholder() -> None:
+    """Stand for a command that is listed but not called."""
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"tuplet {tuplet.__version__}")
         raise typer.Exit
@@ -87,7 +115,7 @@ def _version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

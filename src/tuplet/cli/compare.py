@@ -1,67 +1,75 @@
 """`tuplet compare`."""
 
-import re
 from typing import Annotated, Any
 
 import typer
 
-from tuplet import training
-from tuplet.cli import show
-from tuplet.cli.options import with_settings
-from tuplet.cli.places import usable_device
-from tuplet.reports.metrics import described
-
-#: What is shown beside Recall@K; comparison.json has all.
-_OTHERS = ("map_at_r", "nmi", "f1")
+from tuplet.cli.catalog import complete
+from tuplet.cli.flags import Columns, Pattern, open_options
+from tuplet.cli.options import Recipe, add_training_options
+from tuplet.cli.tables import percent, print_table
 
 
 def _compare(
     data: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
     losses: Annotated[
-        list[str], typer.Argument(metavar="LOSSES", help="Names of losses, or of recipes, whose loss is meant.")
+        list[str],
+        typer.Argument(
+            metavar="LOSSES",
+            help="Names of losses, or of recipes, which stand for their loss.",
+            autocompletion=complete("losses", "recipes"),
+        ),
     ],
     settings: dict[str, Any],
-    out: Annotated[str, typer.Option(help="The folder that keeps all runs.")] = "comparison",
-    recipe: Annotated[str | None, typer.Option(help="The settings that all losses share; see tuplet train.")] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="How many runs of each loss.")] = 3,
+    out: Annotated[str, typer.Option(help="The folder of all runs.")] = "comparison",
+    recipe: Recipe = None,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="The number of runs of each loss.")] = 3,
+    columns: Columns = None,
+    pattern: Pattern = None,
 ) -> None:
-    """Train several losses with several seeds, all else alike, and print mean ± deviation beside the papers' numbers.
+    """Train several losses with several seeds and print mean ± standard deviation beside the papers' numbers.
 
-    Every run is kept in a folder of its own, so that the same command goes on after an interruption; the numbers are in
-    comparison.json too. Papers' rows appear where DATA are one of their benchmarks: mind their networks.
+    All other settings are the same for every loss. The row "untrained" is the model before training. Every run is kept
+    in its own folder, so after an interruption the same command continues. comparison.json has all numbers,
+    comparison.html shows them. Papers' rows appear if DATA is one of their benchmarks: note that their networks may
+    differ.
 
     Examples:
       tuplet compare glyphs multi_similarity triplet npair --recipe demo
       tuplet compare cub200.csv ranked_list raw_vthm nra --steps 2000 --weights resnet50.safetensors
     """
+    from tuplet import data as datasets
+    from tuplet import reports, training
+    from tuplet.cli.runs import usable_device
+    from tuplet.reports.comparison import shown_metrics
+
     usable_device(settings.get("device"))
-    try:
-        found = training.compare(data, losses, range(seeds), out=out, recipe=recipe, **settings)
-    except ValueError as error:
-        # To begin one of many runs again there is no option: it would begin them all again.
-        raise ValueError(re.sub("(train with )?resume=False", "delete that run's folder", str(error))) from error
-    shown = described(found["rows"][0]["mean"])
-    measured = [name for name in shown if name.startswith("recall_at_") or name in _OTHERS]
-    titles = [shown[name][0] for name in measured]
+    opened = datasets.open(data, **open_options(columns, pattern))
+    comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)
+    names = shown_metrics(comparison["rows"])
+    titles = list(names.values())
     rows = []
-    for row in found["rows"]:
-        own = [_spread(row["mean"][name], row["deviation"][name]) for name in measured]
-        rows.append([row["loss"], f"here, {seeds} seeds" if seeds > 1 else "here", *own])
-        for printed in row["published"]:
-            theirs = [show.percent(printed["metrics"][name]) if name in printed["metrics"] else "" for name in measured]
-            where = f"{printed['paper']}: {printed['method']}, {printed['network']}, {printed['dim']}-d"
-            rows.append(["", where, *theirs])
-    show.table(["loss", "where", *titles], rows, numbers=titles)
-    print(f"\nruns and numbers: {out}")
+    for row in comparison["rows"]:
+        values = [_mean_and_std(row["mean"][n], row["std"][n]) if n in row["mean"] else "" for n in names]
+        rows.append([row["loss"], f"here, {seeds} seeds" if len(row["runs"]) > 1 else "here", *values])
+        for published in row.get("published", ()):
+            metrics = published["metrics"]
+            values = [percent(metrics[name]) if name in metrics else "" for name in names]
+            source = f"{published['paper']}: {published['method']}, {published['network']}, {published['dim']}-d"
+            rows.append(["", source, *values])
+    print_table(["loss", "where", *titles], rows, numbers=titles)
+    print(f"\npage: {reports.write_comparison(out)}\nruns and numbers: {out}")
 
 
-def _spread(mean: float, deviation: float | None) -> str:
-    """A mean and its deviation in percent.
+def _mean_and_std(mean: float, std: float | None) -> str:
+    """Format a mean and its standard deviation in percent.
 
-    >>> _spread(0.5, 0.0123), _spread(0.5, None)
+    >>> _mean_and_std(0.5, 0.0123), _mean_and_std(0.5, None)
     ('50.00 ± 1.23 %', '50.00 %')
     """
-    return show.percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
+    return percent(mean) if std is None else f"{100 * mean:.2f} ± {100 * std:.2f} %"
 
 
-compare = with_settings(_compare, leave_out=("loss", "loss_options", "seed"))
+compare = add_training_options(_compare, leave_out=("loss", "loss_options", "seed"))
+# There is no flag to start one of many runs again: it would start all of them again.
+compare.instead = {"resume": "delete that run's folder"}  # type: ignore[attr-defined]

@@ -5,122 +5,158 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuplet import data as datasets
-from tuplet.cli import show
-from tuplet.data import Dataset
-from tuplet.data.batches import ahead
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.cli.flags import Columns, Pattern, flag_spelling, open_options
+from tuplet.cli.tables import print_table
+from tuplet.errors import OptionError
 from tuplet.progress import track
-from tuplet.training.settings import Settings
-from tuplet.training.split import split_examples
 
-#: Unreadable files that are named; the others are counted.
+if TYPE_CHECKING:
+    from tuplet.data import Dataset
+
+#: The number of unreadable files that are named; the others are only counted.
 _NAMED = 20
-#: What a side of a JPEG is decoded to at least: as training does, and several times as fast as all of it.
+#: The smallest side to which a JPEG is decoded: as in training, and several times as fast as full size.
 _DECODED = 512
 
 
 def data(
     source: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
-    check: Annotated[bool, typer.Option(help="Read every picture, and name those that cannot be read.")] = True,
+    check: Annotated[bool, typer.Option(help="Read every image and name those that cannot be read.")] = True,
+    columns: Columns = None,
+    pattern: Pattern = None,
 ) -> None:
-    """Describe a dataset: examples, classes, splits, exact copies, and the files that cannot be read.
+    """Describe a dataset: examples, classes, splits, columns, exact copies and unreadable files.
 
-    Where the data come without splits, the halves of the classes are shown that tuplet train would take. What
-    keeps it from these data, if anything does, is said too. The exit code is 1 when a picture cannot be read.
+    If the data have no splits, the train and test halves of tuplet train are shown. Problems that would stop
+    tuplet train are printed. The exit code is 1 if an image cannot be read.
 
     Examples:
       tuplet data photos/
       tuplet data cub200.csv --no-check
     """
-    opened = datasets.open(source)
+    from tuplet import data as datasets
+
+    opened = datasets.open(source, **open_options(columns, pattern))
     parts = {"all": opened}
     if opened.splits is not None:
         parts |= {name: opened.part(name) for name in Counter(opened.splits)}
     elif len(opened.classes) > 1:
         parts |= dict(zip(("train", "test"), opened.split(), strict=True))
     numbers = ("examples", "classes", "smallest", "median", "largest")
-    show.table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
-    _say_of_classes(opened)
-    _say_of_training(opened)
+    print_table(["split", *numbers], [[name, *_counts(part)] for name, part in parts.items()], numbers)
+    _print_classes(opened)
+    _print_columns(opened)
+    _print_training_problems(opened)
     if Path(source).is_dir():
-        _say_of_other_files(source)
+        _print_other_files(source)
     if check and opened.images is not None:
-        _check(opened)
+        _check_images(opened)
 
 
-def _counts(part: Dataset) -> list[str]:
-    """Examples, classes, and the sizes of the smallest, the middle and the largest class."""
+def _counts(part: "Dataset") -> list[str]:
+    """Return the numbers of examples and classes, and the smallest, median and largest class size."""
     sizes = part.labels.unique(return_counts=True)[1]
     return [f"{int(n):,}" for n in (len(part), len(sizes), sizes.min(), sizes.median(), sizes.max())]
 
 
-def _say_of_classes(data: Dataset) -> None:
-    labels, sizes = data.labels.unique(return_counts=True)
-    named = [
-        f"{data.class_names[label]} ({size:,})" for label, size in zip(labels.tolist(), sizes.tolist(), strict=True)
-    ]
-    print(f"\nclasses: {', '.join(named[:8])}{', …' if len(named) > 8 else ''}")
-    alone = int((sizes == 1).sum())
-    if alone:
-        print(f"classes of a single example, which has no positive and is of no use for training: {alone:,}")
+def _print_classes(data: "Dataset") -> None:
+    sizes = data.class_sizes()
+    named = [f"{data.class_names[label]} ({size:,})" for label, size in list(sizes.items())[:8]]
+    print(f"\nclasses: {', '.join(named)}{', …' if len(sizes) > 8 else ''}")
+    single = list(sizes.values()).count(1)
+    if single:
+        print(f"classes with a single example, which has no positive and cannot be trained on: {single:,}")
 
 
-def _say_of_training(data: Dataset) -> None:
-    """What keeps `tuplet train` from these data, if anything does, and what it would warn of."""
+def _print_columns(data: "Dataset") -> None:
+    """Print what else a reader saw: boxes, groups, several labels, levels, pairs and metadata."""
+    if data.boxes is not None:
+        width, height = (data.boxes[:, 2:] - data.boxes[:, :2]).median(0).values.tolist()
+        print(f"boxes: every image is cropped to its own, {width:g} × {height:g} pixels in the middle")
+    if data.groups is not None:
+        count = len(data.groups.codes.unique())
+        print(f"groups: {count:,} by {data.groups.name}; a query leaves out its own class in its own group")
+    if data.levels is not None:
+        print(f"levels: {', '.join(f'{len(names):,} of {name}' for name, names in data.levels.items())}")
+    elif data.label_sets is not None:
+        mean = float((data.label_sets >= 0).sum() / len(data))
+        print(f"labels: {mean:.1f} for each example on average; a shared one makes two examples the same")
+    if data.pairs is not None:
+        same = int(data.pairs.same.sum())
+        kinds = f"{same:,} same and {len(data.pairs.same) - same:,} different"
+        triplets = f", from {len(data.pairs.triplets):,} triplets" if len(data.pairs.triplets) else ""
+        print(f"pairs: {kinds}{triplets}; images that a chain of same pairs connects are one class")
+    for name, values in data.metadata.items():
+        given = [value for value in values if value is not None]
+        different = list(dict.fromkeys(map(str, given)))
+        some = ", ".join(different[:5]) + (", …" if len(different) > 5 else "")
+        missing = f", {len(values) - len(given):,} empty" if len(given) < len(values) else ""
+        print(f"metadata {name}: {len(different):,} values{missing}: {some}")
+
+
+def _print_training_problems(data: "Dataset") -> None:
+    from tuplet.cli.train import train
+    from tuplet.training.settings import Settings
+    from tuplet.training.split import split_examples
+
     try:
-        train = split_examples(data, Settings()).train
+        rows = split_examples(data, Settings()).train
     except ValueError as error:
-        print(f"tuplet train cannot take these data: {error}")
+        reason = error.spelled(flag_spelling(train)) if isinstance(error, OptionError) else str(error)
+        print(f"tuplet train cannot use these data: {reason}")
         return
-    useful = int((data.labels[train].unique(return_counts=True)[1] > 1).sum())
-    if useful < 2:
-        print(f"training needs two classes of two examples or more, and the train split has {useful}; add examples")
+    usable = sum(size > 1 for size in data.select(rows).class_sizes().values())
+    if usable < 2:
+        print(f"training needs two classes of two examples or more, and the train split has {usable}; add examples")
 
 
-def _say_of_other_files(folder: str) -> None:
-    """What may have been meant to be a picture: the photographs of a telephone, say."""
+def _print_other_files(folder: str) -> None:
+    """Count files without the ending of an image, which the user may have meant as images, such as .mov."""
+    from tuplet.data.files import Files
+    from tuplet.data.folders import IMAGE_ENDINGS
+
     others = [name for name in Files.of(folder) if not name.lower().endswith(IMAGE_ENDINGS)]
     endings = Counter(Path(name).suffix.lower() or "without one" for name in others)
     if endings:
         named = [f"{count:,} {ending}" for ending, count in endings.most_common(8)]
-        print(f"files that are no pictures by their endings: {', '.join(named)}")
+        print(f"files that are not images by their endings: {', '.join(named)}")
 
 
-def _check(data: Dataset) -> None:
-    """Read every picture; what cannot be read is an exit code."""
-    read = ahead(partial(_read, data), range(len(data)), lead=64)
-    contents, troubles = zip(*track(read, "reading pictures", total=len(data)), strict=True)
-    _say_of_copies(data, contents)
-    unreadable = [said for said in troubles if said]
+def _check_images(data: "Dataset") -> None:
+    """Read every image, print copies and unreadable ones, and exit with code 1 if there are unreadable ones."""
+    from tuplet.data.batching import map_in_threads
+
+    read = map_in_threads(partial(_read, data), range(len(data)), lead=64)
+    hashes, errors = zip(*track(read, "reading images", total=len(data)), strict=True)
+    _print_copies(data, hashes)
+    unreadable = [error for error in errors if error]
     if not unreadable:
-        print(f"all {len(data):,} pictures can be read")
+        print(f"all {len(data):,} images can be read")
         return
-    print(f"{len(unreadable):,} of {len(data):,} pictures cannot be read:")
+    print(f"{len(unreadable):,} of {len(data):,} images cannot be read:")
     print("\n".join(f"  {line}" for line in unreadable[:_NAMED]) + ("\n  …" if len(unreadable) > _NAMED else ""))
     raise typer.Exit(1)
 
 
-def _read(data: Dataset, index: int) -> tuple[bytes, str]:
-    """A hash of the pixels of a picture that can be read, and what keeps another from being so."""
+def _read(data: "Dataset", index: int) -> tuple[bytes, str]:
+    """Return a hash of the pixels of an image and "", or b"" and the reason why it cannot be read."""
     try:
         return blake2b(data.image(index, least=_DECODED).tobytes(), digest_size=16).digest(), ""
     except (ValueError, OSError) as error:
         return b"", str(error)
 
 
-def _say_of_copies(data: Dataset, contents: Sequence[bytes]) -> None:
-    """A copy is found first without anything learned, so that it flatters a result."""
+def _print_copies(data: "Dataset", hashes: Sequence[bytes]) -> None:
+    """Print how many images are exact copies: a copy is always retrieved first, which flatters a result."""
     first: dict[bytes, int] = {}
-    copies = [(i, first.setdefault(each, i)) for i, each in enumerate(contents) if each]
-    copies = [(i, of) for i, of in copies if i != of]
+    copies = [(i, first.setdefault(each, i)) for i, each in enumerate(hashes) if each]
+    copies = [(i, original) for i, original in copies if i != original]
     if copies:
-        others = sum(bool(data.labels[i] != data.labels[of]) for i, of in copies)
-        elsewhere = f", {others:,} of them under another class" if others else ""
+        others = sum(bool(data.labels[i] != data.labels[original]) for i, original in copies)
+        elsewhere = f", {others:,} of them in another class" if others else ""
         named = " of ".join(map(data.path, copies[0]))
-        print(f"pictures that are exact copies of others: {len(copies):,}{elsewhere}; first {named}")
+        print(f"images that are exact copies of others: {len(copies):,}{elsewhere}; first {named}")

@@ -4,21 +4,16 @@ import shutil
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-import tuplet
-from tuplet import data as datasets
-from tuplet import models, reports
-from tuplet.cli import show
-from tuplet.data import Dataset
-from tuplet.models import Embedder
-from tuplet.training import Run
-from tuplet.training.examples import embed
-from tuplet.training.folder import EVALUATION, RunFolder
-from tuplet.training.testing import recalls
+from tuplet.cli.tables import percent, print_table
+
+if TYPE_CHECKING:
+    from tuplet.data import Dataset
+    from tuplet.models import Embedder
+    from tuplet.training import Run
 
 _KS = (1, 2, 4, 8)
 
@@ -28,72 +23,81 @@ def demo(
 ) -> None:
     """Train on drawn characters, test on characters that the network has never seen, and write a report.
 
-    Some three hundred characters are drawn in sixteen fonts each, distorted, noisy and in colour. Half of them are for
-    training. The others show what was learned: how often the nearest picture shows the same character, for the pixels
-    themselves, for the network before training, and for the network after it.
+    About three hundred characters are drawn in sixteen fonts each, distorted, noisy and in colour. Half of the
+    characters are used for training. On the other half the demo measures Recall@K: how often the nearest images show
+    the same character. It compares raw pixels, the network before training and the network after training.
 
     Example:
       tuplet demo
     """
-    # The network is so small that threads would wait for each other longer than they work, above all on a busy machine.
+    import torch
+
+    import tuplet
+    from tuplet import data, reports
+    from tuplet.training.folder import EVALUATION, RunFolder
+
+    # The network is so small that several threads are slower than one, above all on a busy machine.
     torch.set_num_threads(1)
     print("Drawing characters and training on half of them …", flush=True)
-    glyphs = datasets.open("glyphs")
+    glyphs = data.open("glyphs")
     run = tuplet.train(glyphs, out, recipe="demo")
-    print("Testing on the other half, and writing the report …\n", flush=True)
-    found = baselines(run.embedder, glyphs)
-    RunFolder(run.folder).write_json(EVALUATION, {**run.metrics, "baselines": found})
+    print("Testing on the other half and writing the report …\n", flush=True)
+    baselines = measure_baselines(run.embedder, glyphs)
+    RunFolder(run.folder).write_json(EVALUATION, {**run.metrics, "baselines": baselines})
     report = reports.write(run.folder, glyphs)
-    _print_result(run, found, report)
+    _print_result(run, baselines, report)
 
 
-def baselines(trained: Embedder, glyphs: Dataset) -> dict[str, dict[str, float]]:
-    """Recall@K of the unseen characters by their pixels, and by the network as it was before it learned."""
-    store = datasets.load(glyphs.split()[1])
-    untrained = embed(_untrained(trained), store, range(len(store)))
-    vectors = {"raw pixels": store.values.flatten(1).float(), "untrained network": untrained}
+def measure_baselines(trained: "Embedder", glyphs: "Dataset") -> dict[str, dict[str, float]]:
+    """Return Recall@K on the unseen characters for raw pixels and for the untrained network."""
+    import torch
+
+    from tuplet import data
+    from tuplet.embedding import embed_store
+    from tuplet.training.evaluate import recalls
+
+    store = data.load(glyphs.split()[1])
+    untrained = embed_store(_untrained(trained), store)
+    vectors = {"raw pixels": store.values[torch.arange(len(store))].flatten(1).float(), "untrained network": untrained}
     return {name: recalls(each, store.data, _KS) for name, each in vectors.items()}
 
 
-def _untrained(trained: Embedder) -> Embedder:
-    """An embedder like this one with random weights."""
+def _untrained(trained: "Embedder") -> "Embedder":
+    """Return an embedder with the same architecture and random weights."""
+    import torch
+
+    from tuplet import models
+
     c = trained.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return models.create(
-            c.architecture,
-            dim=c.dim,
-            levels=c.levels,
-            pooling=c.pooling,
-            normalize=c.normalize,
-            preprocessing=c.preprocessing,
-            **c.options,
-        )
+        same = {name: getattr(c, name) for name in ("dim", "levels", "pooling", "normalize", "preprocessing")}
+        return models.create(c.architecture, **same, **c.options)
 
 
-def _print_result(run: Run, baselines: dict[str, dict[str, float]], report: Path) -> None:
+def _print_result(run: "Run", baselines: dict[str, dict[str, float]], report: Path) -> None:
     rows = {**baselines, "trained network": run.metrics}
-    show.table(
+    print_table(
         ["Recall on unseen characters", *(f"@{k}" for k in _KS)],
-        [[name, *(show.percent(found[f"recall_at_{k}"]) for k in _KS)] for name, found in rows.items()],
+        [[name, *(percent(metrics[f"recall_at_{k}"]) for k in _KS)] for name, metrics in rows.items()],
         numbers=[f"@{k}" for k in _KS],
     )
-    best = max(found["recall_at_1"] for found in baselines.values())
+    best = max(metrics["recall_at_1"] for metrics in baselines.values())
     gain = 100 * (run.metrics["recall_at_1"] - best)
-    print(f"\nTraining gained {gain:.1f} points of Recall@1 over the better of the other two.")
+    print(f"\nTraining gained {gain:.1f} points of Recall@1 over the better of the two baselines.")
     print(f"The report is {report}: open it in a browser.\n\nThree commands to try next:")
-    me, folder, other = how_called(), quote(str(run.folder)), quote(f"{run.folder}_triplet")
-    tries = {
-        f"{me} evaluate {folder}": "every metric of this run",
-        f"{me} train glyphs --recipe demo --loss triplet --out {other}": "the same with another loss",
-        f"{me} train PHOTOS --out my_run": "your own pictures: a folder with one folder a class",
+    program, folder, other = program_name(), quote(str(run.folder)), quote(f"{run.folder}_triplet")
+    commands = {
+        f"{program} evaluate {folder}": "every metric of this run",
+        f"{program} train glyphs --recipe demo --loss triplet --out {other}": "the same with another loss",
+        f"{program} train PHOTOS --out my_run": "your own images: a folder with one folder per class",
     }
-    for command, about in tries.items():
-        print(f"  {command.ljust(max(map(len, tries)))}  # {about}")
+    for command, about in commands.items():
+        print(f"  {command.ljust(max(map(len, commands)))}  # {about}")
 
 
-def how_called() -> str:
-    """What to type to call this program again: `make demo` calls one that is on nobody's path."""
+def program_name() -> str:
+    """Return what the user types to call this program; `make demo` runs one that is not on the PATH."""
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m tuplet"
     return "tuplet" if shutil.which("tuplet") else quote(sys.argv[0])

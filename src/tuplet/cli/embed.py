@@ -1,140 +1,171 @@
 """`tuplet embed`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
-from safetensors.numpy import save_file
-from torch import Tensor
 
 from tuplet import extras
-from tuplet.cli.places import picture_embedder_of, pictures_of
-from tuplet.cli.trouble import say
-from tuplet.data.batches import ahead
-from tuplet.data.decode import read_image
-from tuplet.durable import replace_file, writing
-from tuplet.models import Embedder
-from tuplet.progress import track
-from tuplet.rights import like_any_new_file
-from tuplet.search.pictures import embed as embed_pixels
-from tuplet.search.pictures import pixels
+from tuplet.atomic import explain_write_errors, write_atomic
+from tuplet.cli.errors import print_stderr
+from tuplet.cli.flags import MODEL_HELP, Columns, Pattern, open_options
 
-#: Pictures that are embedded together.
-_TOGETHER = 128
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from tuplet.search.listing import ListedImage
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or of an embedder.")],
-    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURES", help="Files, and folders of files.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="Files, folders of files, tables and tars.")],
     out: Annotated[Path, typer.Option(help="The file to write: .npy, .npz, .safetensors or .parquet.")],
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
     unreadable: Annotated[
-        Literal["stop", "skip"], typer.Option(help="What to do about a picture that cannot be read.")
+        Literal["stop", "skip"], typer.Option(help="Stop at an image that cannot be read, or skip it.")
     ] = "stop",
+    columns: Columns = None,
+    pattern: Pattern = None,
 ) -> None:
-    """Write the vectors of pictures, and which file each belongs to.
+    """Write the embeddings of images or of the rows of a table, with paths, and classes where they are known.
 
-    The format is the ending of the file:
-      .npz          arrays `embeddings` (n, d) and `paths` (n)
-      .safetensors  the tensor `embeddings`; the paths, one a line, in the metadata
-      .parquet      columns `path` and `embedding` (needs pyarrow)
-      .npy          the vectors alone; the paths, one a line, in a .txt file beside it
+    The ending of the file chooses the format:
+      .npz          arrays `embeddings` (n, d), `paths` (n) and `labels` (n), names of classes
+      .safetensors  tensors `embeddings` and `labels`; in the metadata, one per line, the paths and the classes
+      .parquet      columns `path`, `embedding` and `label` (needs pyarrow)
+      .npy          the embeddings alone; the paths, one per line, in a .txt file beside it, the labels in _labels.npy
+
+    tuplet train takes the file with labels, except .parquet.
 
     Examples:
       tuplet embed runs/photos new/ --out vectors.npz
       tuplet embed runs/photos a.jpg b.jpg --out two.npy
+      tuplet embed dinov2_small new/ --out vectors.npz     without training
     """
+    from tuplet.cli.runs import list_images, load_image_embedder
+    from tuplet.data.sources import TABLE_ENDINGS, TAR_ENDINGS
+    from tuplet.embedding import embed_in_shards, image_pixels
+    from tuplet.embedding.pipeline import suggest_skipping
+    from tuplet.search.listing import list_images as list_rows
+
     if out.suffix not in FORMATS:
         raise typer.BadParameter(f"--out is {out}; its ending must be one of {', '.join(FORMATS)}")
-    embedder = picture_embedder_of(model, device)
-    paths = [_as_text(path) for given in pictures for path in pictures_of(given)]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Better to hear now than after the last picture that nothing can be written there.
-    with writing(out):
+    embedder = load_image_embedder(model, device)
+    # A table has boxes and proportions too. Its rows are named as in an index.
+    listed: dict[str, ListedImage] = {}
+    paths: list[str] = []
+    for given in images:
+        if given.is_file() and given.name.lower().endswith((*TABLE_ENDINGS, *TAR_ENDINGS)):
+            rows = {image.id: image for image in list_rows(given, **open_options(columns, pattern))}
+            listed |= rows
+            paths += map(_check_name, rows)
+        else:
+            paths += map(_check_name, list_images(given))
+
+    def pixels(name: str) -> "Tensor":
+        row = listed.get(name)
+        return image_pixels(embedder, name) if row is None else image_pixels(embedder, row.read()[0], row.aspect)
+
+    if not out.parent.is_dir():
+        out.parent.mkdir(parents=True)
+        print_stderr(f"the folder {out.parent} did not exist and was created")
+    # Fail now, not after the last image, if nothing can be written there.
+    with explain_write_errors(out):
         TemporaryFile(dir=out.parent).close()
-    vectors, kept = _vectors(embedder, paths, unreadable == "skip")
-    skipped, paths = len(paths) - len(kept), kept
-    replace_file(out, lambda aside: FORMATS[out.suffix](aside, vectors, paths))
-    if out.suffix == ".npy":
-        lines = "".join(f"{path}\n" for path in paths)
-        replace_file(out.with_suffix(".txt"), lambda aside: aside.write_text(lines, encoding="utf-8"))
-    left_out = f", {skipped:,} unreadable" if skipped else ""
-    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{left_out}")
-
-
-def _vectors(embedder: Embedder, paths: Sequence[str], skip: bool) -> tuple[np.ndarray, list[str]]:
-    """The vectors of the pictures, and their paths; one that cannot be read is an error, or is said and left out."""
-    kept: list[str] = []
-    unreadable: list[str] = []
-
-    def read(path: str) -> Tensor | str:
-        try:
-            return pixels(read_image(path), embedder)
-        except (ValueError, OSError) as error:
-            if not skip:
-                raise type(error)(f"{error} with --unreadable skip") from error
-            return str(error)
-
-    def readable() -> Iterator[Tensor]:
-        decoded = ahead(read, paths, lead=2 * _TOGETHER)
-        for path, picture in zip(paths, track(decoded, "embedding", total=len(paths)), strict=True):
-            if isinstance(picture, str):
-                unreadable.append(picture)
-            else:
-                kept.append(path)
-                yield picture
-
-    parts, pictures = [], readable()
-    while batch := list(islice(pictures, _TOGETHER)):
-        parts.append(embed_pixels(batch, embedder).numpy())
+    shards = out.with_name(f"{out.name}.shards")
+    with suggest_skipping():
+        found = embed_in_shards(embedder, paths, shards, unreadable, pixels=pixels)
+    vectors, kept = found.vectors.numpy(), found.items
     if not kept:
-        raise ValueError(f"none of the {len(paths):,} pictures can be read, first: {unreadable[0]}")
-    for sentence in unreadable:
-        say(sentence)
-    return np.concatenate(parts), kept
+        raise ValueError(f"none of the {len(paths):,} images can be read, first: {found.problems[0]}")
+    for problem in found.problems:
+        print_stderr(problem)
+    classes = _classes(images) | {id: row.metadata["label"] for id, row in listed.items() if "label" in row.metadata}
+    labels = [classes[path] for path in kept] if all(path in classes for path in kept) else None
+    write_atomic(out, lambda part: FORMATS[out.suffix](part, vectors, kept, labels))
+    if out.suffix == ".npy":
+        lines = "".join(f"{path}\n" for path in kept)
+        write_atomic(out.with_suffix(".txt"), lambda part: part.write_text(lines, encoding="utf-8"))
+        if labels is not None:
+            beside = out.with_name(f"{out.stem}_labels.npy")
+            write_atomic(beside, lambda part: _save_array(part, labels))
+    shutil.rmtree(shards, ignore_errors=True)
+    skipped = f", {len(paths) - len(kept):,} unreadable" if len(kept) < len(paths) else ""
+    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{skipped}")
 
 
-def _as_text(path: Path) -> str:
-    """A path as the lists of all formats can hold it."""
+def _classes(images: Sequence[Path]) -> dict[str, str]:
+    """Return the class of each image that lies in a class folder below one of the given folders, by its path."""
+    from tuplet.cli.runs import list_images
+
+    classes = {}
+    for folder in (path for path in images if path.is_dir()):
+        for image in list_images(folder):
+            parent = image.parent.relative_to(folder).as_posix()
+            if parent != ".":
+                classes[str(image)] = parent
+    return classes
+
+
+def _check_name(path: Path | str) -> str:
+    """Return a path as text; raise a ValueError if a list with one path per line cannot contain it."""
     name = str(path)
     try:
         name.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"the name of {name!r} is no UTF-8 text, so that no list of paths can hold it; rename it"
+            f"the name of {name!r} is not UTF-8 text, so no list of paths can contain it; rename it"
         ) from None
     if "\n" in name:
-        raise ValueError(f"the name of {name!r} has a line break, and paths are listed one a line; rename it")
+        raise ValueError(f"the name of {name!r} has a line break, and paths are listed one per line; rename it")
     return name
 
 
-def _npy(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+def _save_array(path: Path, array: "np.ndarray | Sequence[str]") -> None:
+    import numpy as np
+
     with path.open("wb") as file:
-        np.save(file, vectors)
+        np.save(file, array)
 
 
-def _npz(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+def _npy(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    _save_array(path, vectors)
+
+
+def _npz(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    import numpy as np
+
+    arrays: dict[str, Any] = {"embeddings": vectors, "paths": np.array(paths)}
+    if labels is not None:
+        arrays["labels"] = np.array(labels)
     with path.open("wb") as file:
-        np.savez(file, embeddings=vectors, paths=np.array(paths))
+        np.savez(file, **arrays)
 
 
-def _safetensors(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
-    save_file({"embeddings": vectors}, path, metadata={"paths": "\n".join(paths)})
-    like_any_new_file(path)
+def _safetensors(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    tensors, metadata = {"embeddings": vectors}, {"paths": "\n".join(paths)}
+    if labels is not None:
+        names, numbers = np.unique(labels, return_inverse=True)
+        tensors["labels"], metadata["classes"] = numbers.astype(np.int64), "\n".join(names)
+    save_file(tensors, path, metadata=metadata)
 
 
-def _parquet(path: Path, vectors: np.ndarray, paths: Sequence[str]) -> None:
+def _parquet(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
     arrow = extras.need("pyarrow", extra="tables", purpose="writing a Parquet file")
     parquet = extras.need("pyarrow.parquet", extra="tables", purpose="writing a Parquet file")
     rows = arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.reshape(-1)), vectors.shape[1])
-    parquet.write_table(arrow.table({"path": arrow.array(paths), "embedding": rows}), path)
+    named = {} if labels is None else {"label": arrow.array(labels)}
+    parquet.write_table(arrow.table({"path": arrow.array(paths), "embedding": rows, **named}), path)
 
 
-FORMATS: dict[str, Callable[[Path, np.ndarray, Sequence[str]], None]] = {
+FORMATS: dict[str, Callable[[Path, "np.ndarray", Sequence[str], Sequence[str] | None], None]] = {
     ".npy": _npy,
     ".npz": _npz,
     ".safetensors": _safetensors,

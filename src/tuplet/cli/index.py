@@ -1,63 +1,152 @@
 """`tuplet index`."""
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tuplet import search
-from tuplet.cli.places import picture_embedder_of
-from tuplet.cli.trouble import say
-from tuplet.search.gathering import LARGE, gather
-from tuplet.search.gathering import photographs as listed
-from tuplet.search.milvus import is_milvus
+from tuplet.cli.errors import explain_errors, print_stderr
+from tuplet.cli.flags import MODEL_HELP, Columns, Pattern, open_options
+from tuplet.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from tuplet.search import Searchable
+
+#: The number of images of a kind that a dry run names; the others are only counted.
+_NAMED = 20
+
+
+@explain_errors
+def _verify(location: str | None) -> None:
+    """Check every file of an index, say so and exit."""
+    if location is None:
+        return
+    from tuplet import search
+    from tuplet.search.milvus import is_milvus
+
+    if is_milvus(location):
+        raise typer.BadParameter(f"{location} is in Milvus, which checks its own files; give the folder of an index")
+    print(f"{location}: {search.Index.open(location).verify():,} bytes checked, all as written")
+    raise typer.Exit
 
 
 def index(
-    model: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of an embedder.")],
-    photographs: Annotated[str, typer.Argument(metavar="PHOTOS", help="A folder, a tar, a table or a dataset.")],
-    out: Annotated[str, typer.Option("--out", "-o", help="A folder; or a Milvus address, things.db or http://….")],
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)] = None,
+    images: Annotated[
+        str | None, typer.Argument(metavar="IMAGES", help="A folder, a tar, a table or a dataset.")
+    ] = None,
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="A folder; or a Milvus address, things.db or http://….")
+    ] = ...,  # type: ignore[assignment]  # required
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Follow IMAGES: also embed changed images again and remove deleted ones.")
+    ] = False,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Only remove this id, or the ids of a pattern: 'bee/*'; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     split: Annotated[str | None, typer.Option(help="Only this split of the dataset: test, query …")] = None,
     metric: Annotated[
-        Literal["euclidean", "cosine", "dot"] | None, typer.Option(help="What near means. [what suits the model]")
+        Literal["euclidean", "cosine", "dot"] | None, typer.Option(help="How to compare vectors. [as the model needs]")
     ] = None,
     approximate: Annotated[
         Literal["auto", "no", "hnsw", "ivf_pq"],
-        typer.Option(help="Build an approximate index; auto does from a million vectors on."),
+        typer.Option(help="Build an approximate index; auto does so from a million vectors on."),
     ] = "auto",
     recall: Annotated[
         float, typer.Option(min=0, max=1, help="The recall@10 that the approximate index must reach.")
     ] = 0.95,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    columns: Columns = None,
+    pattern: Pattern = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(metavar="INDEX", callback=_verify, is_eager=True, help="Only check the files of an index."),
+    ] = None,
 ) -> None:
-    """Embed photographs and store their vectors, labels and small pictures in an index.
+    """Embed images and store their vectors, labels, metadata and thumbnails in an index.
 
-    Every batch is kept for good at once: stopped or killed, the same command goes on where it was, and photographs that
-    are there already, by their names below PHOTOS, are passed over. Those that cannot be read are listed and left out.
+    The other columns of a table are metadata, by which searches can filter.
+
+    Every batch is saved at once: after an interruption the same command continues. Images that the index has already,
+    by their names below IMAGES, are skipped; with --sync they are compared by size, time and checksum. Unreadable
+    images are listed and left out.
 
     Examples:
       tuplet index runs/birds photos/ -o birds.index
+      tuplet index runs/birds photos/ -o birds.index --sync --dry-run
       tuplet index runs/birds cub200.csv --split test -o birds.index
+      tuplet index -o birds.index --delete 'bee/*'
       tuplet index runs/birds photos/ -o http://milvus:19530#birds
+      tuplet index dinov2_small photos/ -o photos.index     without training
+      tuplet index --verify birds.index
     """
+    from tuplet import search
+    from tuplet.cli.runs import load_image_embedder
+    from tuplet.search.ingest import LARGE, add_images, find_changes
+    from tuplet.search.listing import list_images
+    from tuplet.search.milvus import is_milvus
+
+    if delete:
+        if model is not None or sync:
+            raise typer.BadParameter("--delete takes no MODEL, no IMAGES and no --sync; give it with -o alone")
+        _delete(search.open(out), out, delete, dry_run)
+        return
+    if model is None or images is None:
+        raise typer.BadParameter("MODEL and IMAGES are missing: the model, and what to index")
     if is_milvus(out) and approximate in ("hnsw", "ivf_pq"):
-        raise typer.BadParameter("--approximate is for an index in a folder; Milvus chooses the kind of its own")
-    embedder = picture_embedder_of(model, device)
-    found = listed(photographs, split)  # first, so that a name that is mistyped leaves no empty index behind
+        raise typer.BadParameter("--approximate is for an index in a folder; Milvus chooses its own kind of index")
+    embedder = load_image_embedder(model, device)
+    # Before the index is made, so that a mistyped name leaves no empty index.
+    found = list_images(images, split, **open_options(columns, pattern))
     try:
-        things = search.open(out, embedder)
+        opened: Searchable | None = search.open(out, embedder)
     except FileNotFoundError:
-        things = search.create(out, metric=metric, embedder=embedder)
-    if metric not in (None, things.metric):
+        opened = None if dry_run else search.create(out, metric=metric, embedder=embedder)
+    if opened is not None and metric not in (None, opened.metric):
         raise ValueError(
-            f"{out} has the metric {things.metric}, not {metric}, and keeps it; "
-            "leave --metric out, or choose another --out"
+            f"{out} has the metric {opened.metric}, not {metric}; leave out --metric, or choose another --out"
         )
-    report = gather(things, found)
-    for sentence in report.unreadable:
-        say(sentence)
-    print(f"{out}: {report}; {len(things):,} in all")
-    if isinstance(things, search.Index):
-        large = approximate == "auto" and len(things) >= LARGE and things.approximate is None
+    if dry_run or opened is None:
+        changes = find_changes(opened, found, sync)
+        ids = ([image.id for image in images] for images in (changes.new, changes.changed))
+        _print_plan(dict(zip(("add", "replace", "delete"), (*ids, changes.deleted), strict=True)))
+        return
+    report = add_images(opened, found, sync)
+    for message in report.unreadable:
+        print_stderr(message)
+    print(f"{out}: {report}; {len(opened):,} in all")
+    if isinstance(opened, search.Index):
+        large = approximate == "auto" and len(opened) >= LARGE and opened.approximate is None
         if large or approximate in ("hnsw", "ivf_pq"):
-            things.build_approximate("hnsw" if large else approximate, recall)
+            opened.build_approximate("hnsw" if large else approximate, recall)
+
+
+def _delete(opened: "Searchable", location: str, wanted: Sequence[str], dry_run: bool) -> None:
+    """Remove items by id, or by a pattern that their ids match; raise a ValueError if one matches none."""
+    known = [id for id, _ in opened.items()]
+    chosen: dict[str, None] = {}
+    for pattern in wanted:
+        matching = [pattern] if pattern in known else [id for id in known if fnmatchcase(id, pattern)]
+        if not matching:
+            remedy = did_you_mean(pattern, known) if known else "it is empty"
+            raise ValueError(f"{location} has no id {pattern!r}; {remedy}")
+        chosen |= dict.fromkeys(matching)
+    if dry_run:
+        _print_plan({"delete": list(chosen)})
+        return
+    opened.delete(list(chosen))
+    print(f"{location}: {len(chosen):,} deleted; {len(opened):,} in all")
+
+
+def _print_plan(plan: dict[str, list[str]]) -> None:
+    """Print what would be done, and the ids of the first images of each kind."""
+    for action, ids in plan.items():
+        if ids:
+            print(f"would {action} {len(ids):,}:")
+            print("\n".join(f"  {id}" for id in ids[:_NAMED]) + ("\n  …" if len(ids) > _NAMED else ""))
+    if not any(plan.values()):
+        print("nothing to do")

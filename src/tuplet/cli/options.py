@@ -1,76 +1,120 @@
-"""Every setting of a training run as an option of a command."""
+"""Turn every option of `tuplet.train` into a flag of a command."""
 
 import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Collection
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import typer
 
-from tuplet.cli.typed import flag, written
-from tuplet.training import Option, describe_options
+from tuplet.cli.catalog import catalog, complete
+from tuplet.cli.flags import flag, format_value
+
+if TYPE_CHECKING:
+    from tuplet.training import Option
+
+#: A flag of every command that trains.
+Recipe: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="A paper's settings: ranked_list, npair_angular, raw_vthm, nra, npair; or demo.",
+        autocompletion=complete("recipes"),
+    ),
+]
 
 
-def with_settings(command: Callable[..., None], leave_out: Collection[str] = ()) -> Callable[..., None]:
-    """The command with an option for each setting; those that are given reach it as a dictionary `settings`."""
-    offered = [option for option in describe_options() if option.name not in leave_out]
+def add_training_options(command: Callable[..., None], leave_out: Collection[str] = ()) -> Callable[..., None]:
+    """Return the command with a flag for each option of training.
+
+    Args:
+        command: a function that takes the options given by the user as a dictionary `settings`.
+        leave_out: names of options that the command does not offer.
+    """
+    flags = {each["name"]: each for each in catalog()["options"] if each["name"] not in leave_out}
 
     def call(**given: Any) -> None:
-        said = {option.name: given.pop(option.name) for option in offered}
-        command(settings={o.name: _parsed(o, said[o.name]) for o in offered if said[o.name] is not None}, **given)
+        from tuplet.training import describe_options
+
+        texts = {name: given.pop(name) for name in flags}
+        settings = {o.name: parse_value(o, texts[o.name]) for o in describe_options() if texts.get(o.name) is not None}
+        command(settings=settings, **given)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
     added = [
         inspect.Parameter(
-            option.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None, typer.Option(flag(option.name), metavar=_kind(option.hint), help=_about(option))
-            ],
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, _info(about)]
         )
-        for option in offered
+        for name, about in flags.items()
     ]
     call.__doc__, call.__name__ = command.__doc__, command.__name__.lstrip("_")
     call.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
     return call
 
 
-#: What only Python can give is of no use here.
-_IN_OTHER_WORDS = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
+def _info(about: Mapping[str, Any]) -> Any:
+    name, words = about["name"], about["choices"]
+    names = {"loss": "losses", "model": "models"}.get(name)
+
+    def values(typed: str) -> list[tuple[str, str]]:
+        return [(word, "") for word in words if word.startswith(typed)]
+
+    return typer.Option(
+        flag(name),
+        metavar=about["metavar"],
+        help=about["help"],
+        rich_help_panel=about["group"].title(),
+        autocompletion=complete(names) if names else values,
+    )
 
 
-def _about(option: Option) -> str:
-    about = _IN_OTHER_WORDS.get(option.name, option.about).replace("None", "none")
-    return about if option.default == {} else f"{about} [{written(option.default)}]"
+#: Help for options that also take Python objects, which the command line does not.
+_HELP = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
 
 
-def _kind(hint: Any) -> str:
-    """A type in a word.
+def describe_flag(option: "Option") -> dict[str, Any]:
+    """Return what help and tab completion show of an option: name, group, help, placeholder and possible words."""
+    words = _metavar(option.hint).split("|")
+    if type(None) in _choices(option.hint):
+        words.append("none")
+    return {
+        "name": option.name,
+        "group": option.group,
+        "help": _help(option),
+        "metavar": _metavar(option.hint),
+        "choices": [word for word in words if word.islower() and "=" not in word],
+    }
 
-    >>> _kind(int | None), _kind(bool | Literal["eval"]), _kind(dict[str, int])
+
+def _help(option: "Option") -> str:
+    about = _HELP.get(option.name, option.about).replace("None", "none")
+    return about if option.default == {} else f"{about} [{format_value(option.default)}]"
+
+
+def _metavar(hint: Any) -> str:
+    """Return the placeholder of a value in the help.
+
+    >>> _metavar(int | None), _metavar(bool | Literal["eval"]), _metavar(dict[str, int])
     ('INT', 'true|false|eval', 'k=v,…')
     """
     parts = [part for part in _choices(hint) if part is not type(None)]
-    words = {int: "INT", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    kinds = [words.get(part, part if isinstance(part, str) else "k=v,…") for part in parts]
-    if str in parts:  # beside a text only objects are allowed, which no command line can name
+    if str in parts:  # the alternatives to a string are Python objects
         return "TEXT"
-    return "|".join(kinds)
+    words = {int: "INT", float: "NUMBER", bool: "true|false"}
+    return "|".join(words.get(part, part if isinstance(part, str) else "k=v,…") for part in parts)
 
 
 def _choices(hint: Any) -> list[Any]:
-    """What a value may be: types, and the strings of literals."""
+    """Return the types that a value may have, and the strings of literals."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return [choice for part in parts for choice in _choices(part)]
     return list(parts) if origin is Literal else [hint]
 
 
-def _parsed(option: Option, text: str) -> Any:
-    """The value that a text stands for; whether it is in range, the settings themselves check."""
+def parse_value(option: "Option", text: str) -> Any:
+    """Return the value of an option from the text that the user typed; `Settings` checks its range."""
     choices = _choices(option.hint)
     if text in choices:
         return text
@@ -87,28 +131,35 @@ def _parsed(option: Option, text: str) -> Any:
     if str in choices:
         return text
     if any(get_origin(choice) is not None for choice in choices):
-        return _mapping(option, text)
-    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_kind(option.hint)}: {_about(option)}")
+        return parse_mapping(option, text)
+    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_metavar(option.hint)}: {_help(option)}")
 
 
-def _mapping(option: Option, text: str) -> dict[str, Any]:
-    """`{"alpha": 2}` in JSON, or `alpha=2,mining=semi_hard`, whose values are JSON or else texts."""
+def parse_mapping(option: "Option", text: str) -> dict[str, Any]:
+    """Parse JSON such as `{"alpha": 2}`, or `alpha=2,mining=semi_hard` with values in JSON or plain text."""
     if text.lstrip().startswith("{"):
         try:
             return dict(json.loads(text))
         except json.JSONDecodeError as error:
-            raise typer.BadParameter(f"{flag(option.name)} is no valid JSON: {error}") from error
-    # A comma inside a list, as in area=[0.2,1], is not followed by a name.
+            raise typer.BadParameter(f"{flag(option.name)} is not valid JSON: {error}") from error
+    return {name: _json_or_text(value) for name, value in split_pairs(flag(option.name), text).items()}
+
+
+def split_pairs(name: str, text: str) -> dict[str, str]:
+    """Split the text of a flag into names and values.
+
+    >>> split_pairs("--columns", "path=file,label=species")
+    {'path': 'file', 'label': 'species'}
+    """
+    # Split only at commas before a name: the one in area=[0.2,1] belongs to a list.
     pairs = [pair.partition("=") for pair in re.split(r",\s*(?=\w+=)", text)]
-    for name, equals, _ in pairs:
+    for key, equals, _ in pairs:
         if not equals:
-            raise typer.BadParameter(
-                f"{flag(option.name)} is {text!r}; write name=value,name=value, and {name} has none"
-            )
-    return {name.strip(): _value(value) for name, _, value in pairs}
+            raise typer.BadParameter(f"{name} is {text!r}; write name=value,name=value: {key!r} has no value")
+    return {key.strip(): value for key, _, value in pairs}
 
 
-def _value(text: str) -> Any:
+def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:

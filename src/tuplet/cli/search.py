@@ -1,102 +1,118 @@
 """`tuplet search`."""
 
-import difflib
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from PIL import Image
 
-from tuplet import search as searching
-from tuplet.cli.places import embedder_of, pictures_of, usable_device
-from tuplet.cli.show import table
-from tuplet.data.decode import read_image
-from tuplet.search.incoming import choices
-from tuplet.search.looking import contact_sheet, query_views
+from tuplet.cli.tables import print_table
+from tuplet.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from tuplet.search import Searchable
 
 
 def search(
-    index: Annotated[str, typer.Argument(metavar="INDEX", help="What tuplet index wrote.")],
-    photographs: Annotated[
-        list[Path], typer.Argument(metavar="PHOTOS", help="What to look for: files, and folders of files.")
-    ],
-    top: Annotated[int, typer.Option(min=1, help="How many results.")] = 10,
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="An index made by tuplet index.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="The queries: files and folders of files.")],
+    top: Annotated[int, typer.Option(min=1, help="The number of results.")] = 10,
     label: Annotated[list[str] | None, typer.Option(help="Only results with this label; may be repeated.")] = None,
     where: Annotated[str | None, typer.Option(help="Only results with these metadata: '{\"year\": 2011}'.")] = None,
     distinct: Annotated[
-        float | None, typer.Option(help="Leave out a result that scores this or more with one before it.")
+        float | None, typer.Option(help="Leave out results whose score with an earlier result is this or more.")
     ] = None,
-    mirror: Annotated[bool, typer.Option("--mirror", help="Average each photograph with its mirror image.")] = False,
-    together: Annotated[bool, typer.Option("--together", help="All photographs show one thing: average them.")] = False,
-    exact: Annotated[bool, typer.Option("--exact", help="Look at every vector, whatever was built.")] = False,
+    mirror: Annotated[bool, typer.Option("--mirror", help="Average each image with its mirror image.")] = False,
+    together: Annotated[bool, typer.Option("--together", help="All images show one object: average them.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare with every vector, not with the approximate index.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    sheet: Annotated[Path | None, typer.Option(help="Write the results as one picture.")] = None,
-    model: Annotated[Path | None, typer.Option(help="The run, where the index does not hold its model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda … [a GPU where there is one]")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write the results as one image.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The run, if the index does not contain its model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
 ) -> None:
-    """Print what is nearest to each photograph, with scores: higher is nearer.
+    """Print the nearest entries of the index for each image: score, label and file. A higher score is nearer.
+
+    The score is the cosine (1 is the same direction), the dot product or minus the distance, as the index compares.
 
     Examples:
       tuplet search birds.index photo.jpg --top 5
       tuplet search birds.index left.jpg right.jpg --together --json
       tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
     """
+    from PIL import Image
+
+    from tuplet import search as searching
+    from tuplet.cli.runs import list_images, load_embedder, usable_device
+    from tuplet.images.decode import read_image
+    from tuplet.search.ingest import file_of
+    from tuplet.search.inputs import choices
+    from tuplet.search.queries import contact_sheet, query_views
+
     if sheet is not None and Image.registered_extensions().get(sheet.suffix.lower()) not in Image.SAVE:
-        raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of a picture, such as .jpg or .png")
-    things = searching.open(index, None if model is None else embedder_of(model))
-    things.embedder.to(usable_device(device))
-    conditions = _conditions(where)
+        raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of an image, such as .jpg or .png")
+    opened = searching.open(index, None if model is None else load_embedder(model))
+    opened.embedder.to(usable_device(device))
+    conditions = _parse_conditions(where)
     if label:
-        named = _labels(things, index, label)
+        named = _find_labels(opened, index, label)
         also = choices(conditions["label"]) if "label" in conditions else named
         conditions["label"] = [value for value in named if value in also]
-    photographs = [path for given in photographs for path in pictures_of(given)]
-    queries = query_views(things, photographs, mirror=mirror, together=together)
+    paths = [path for given in images for path in list_images(given)]
+    queries = query_views(opened, paths, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
-        if not isinstance(things, searching.Index):
-            raise typer.BadParameter("--exact is for the index in a folder; how exact Milvus is, it decides itself")
+        if not isinstance(opened, searching.Index):
+            raise typer.BadParameter("--exact is for an index in a folder; Milvus chooses its own kind of search")
         options["exact"] = True
-    found = things.search(queries, top, **options)
-    names = [" + ".join(map(str, photographs))] if together else [str(path) for path in photographs]
-    answers = list(zip(names, found, strict=True))
+    results = opened.search(queries, top, **options)
+    names = [" + ".join(map(str, paths))] if together else [str(path) for path in paths]
     if as_json:
-        data = [{"photograph": name, "hits": [vars(hit) for hit in hits]} for name, hits in answers]
+        pairs = zip(names, results, strict=True)
+        data = [{"image": name, "hits": [hit.to_dict() for hit in hits]} for name, hits in pairs]
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
-        for name, hits in answers:
-            print(name if hits else f"{name}: nothing in the index fits")
-            rows = [[f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), hit.id] for hit in hits]
+        for name, hits in zip(names, results, strict=True):
+            print(name if hits else f"{name}: nothing in the index matches")
+            labels = ["" if hit.label is None else str(hit.label) for hit in hits]
+            files = [file_of(hit.metadata).get("path", hit.id) for hit in hits]
+            scores = [f"{hit.score:.4f}" for hit in hits]
+            rows = list(zip(scores, labels, files, strict=True))
             if rows:
-                table(("score", "label", "id"), rows, numbers=("score",))
+                print_table(("score", "label", "image"), rows, numbers=("score",))
     if sheet is not None:
-        shown = photographs[:1] if together else photographs
-        drawn = contact_sheet(things, [read_image(path) for path in shown], [hits for _, hits in answers])
-        try:
-            drawn.save(sheet)
-        except (OSError, ValueError) as error:
-            if getattr(error, "strerror", None):  # of the disk, and not of a format that knows no picture so wide
-                raise
-            size = f"{drawn.width:,} × {drawn.height:,} pixels"
-            raise ValueError(f"{sheet} cannot hold {size} ({error}); choose a smaller --top, or .png") from error
+        shown = [read_image(path) for path in (paths[:1] if together else paths)]
+        _save_sheet(contact_sheet(opened, shown, results), sheet)
 
 
-def _labels(things: searching.Searchable, index: str, typed: list[str]) -> list[Any]:
-    """The labels as they are in the index, whatever their type."""
-    labels = {str(value): value for value in things.counts()}
-    if unknown := [name for name in typed if name not in labels]:
-        close = difflib.get_close_matches(unknown[0], labels, 1)
-        some = f"it has {len(labels):,}, such as {', '.join(list(labels)[:5])}" if labels else "it has none"
-        raise ValueError(f"{index} has no label {unknown[0]!r}; {f'did you mean {close[0]!r}?' if close else some}")
-    return [labels[name] for name in typed]
-
-
-def _conditions(where: str | None) -> dict[str, Any]:
+def _save_sheet(image: "Image.Image", path: Path) -> None:
     try:
-        wanted = json.loads(where or "{}")
+        image.save(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "strerror", None):  # an error of the disk; others are limits of the format
+            raise
+        size = f"{image.width:,} × {image.height:,} pixels"
+        raise ValueError(f"{path} cannot hold {size} ({error}); choose a smaller --top, or .png") from error
+
+
+def _find_labels(opened: "Searchable", index: str, names: list[str]) -> list[Any]:
+    """Return the labels of the index, of any type, whose text the user typed."""
+    labels = {str(value): value for value in opened.counts()}
+    for name in names:
+        if name not in labels:
+            remedy = did_you_mean(name, labels) if labels else "it has no labels"
+            raise ValueError(f"{index} has no label {name!r}; {remedy}")
+    return [labels[name] for name in names]
+
+
+def _parse_conditions(where: str | None) -> dict[str, Any]:
+    try:
+        conditions = json.loads(where or "{}")
     except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"--where is no valid JSON: {error}") from error
-    if not isinstance(wanted, dict):
+        raise typer.BadParameter(f"--where is not valid JSON: {error}") from error
+    if not isinstance(conditions, dict):
         raise typer.BadParameter(f"--where is {where}; it must be an object, such as '{{\"year\": 2011}}'")
-    return wanted
+    return conditions

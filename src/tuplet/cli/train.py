@@ -1,54 +1,82 @@
 """`tuplet train`."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-import tuplet
-from tuplet import data as datasets
-from tuplet import reports
-from tuplet.cli.evaluate import print_metrics
-from tuplet.cli.options import with_settings
-from tuplet.cli.places import usable_device
+from tuplet.cli.flags import Columns, Pattern, open_options
+from tuplet.cli.options import Recipe, add_training_options
 
 
 def _train(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder, a tar, a .csv or .parquet table, a features file, glyphs.")
+        str,
+        typer.Argument(metavar="DATA", help="A folder, a tar, a .csv or .parquet table, a file of features, glyphs."),
     ],
     settings: dict[str, Any],
     out: Annotated[str | None, typer.Option(help="The folder of the run. [runs/ and the name of the data]")] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="A paper's settings: ranked_list, npair_angular, raw_vthm, nra, npair; or demo.")
+    recipe: Recipe = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in the folder, or start again.")] = True,
+    columns: Columns = None,
+    pattern: Pattern = None,
+    log: Annotated[list[str] | None, typer.Option(help="Also log to wandb or mlflow; may be repeated.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run that is in the folder, or begin again.")] = True,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print all options as JSON and stop.")] = False,
 ) -> None:
     """Train an embedder, test it on classes that it has not seen, and write a report.
 
-    DATA is a folder with one folder of pictures a class; a table with the columns path and label; the official copy
+    DATA is a folder with one folder of images per class; a table with the columns path and label; the official copy
     of CUB-200-2011, Cars196, Stanford Online Products, In-Shop or Omniglot; vectors in a .npy, .npz or .safetensors
-    file; or the word glyphs. Half of the classes are for testing, unless the data come with splits of their own.
+    file; or the word glyphs. Half of the classes are used for testing, unless the data come with splits, and a fifth
+    of the others selects the best checkpoint.
 
-    The same command goes on after an interruption, exactly as if there had been none.
+    The model before training is measured too. Without --model and --weights the best weights at hand are used, and
+    what suits the number of images and the device; a line says what was chosen.
+
+    After an interruption (ctrl-C, SIGTERM or a crash) the same command continues exactly as if there had been none.
 
     Examples:
       tuplet train photos/
+      tuplet train photos/ --steps 0                          only measure the model before training
+      tuplet train photos/ --test-share 0.2 --final true      test on a fifth, then train on all classes
+      tuplet train cats_and_dogs/ --split images              few classes: hold out images, not classes
       tuplet train photos/ --out birds --weights resnet50.safetensors --steps 2000 --batch-size 128
       tuplet train cub200.csv --recipe ranked_list --model resnet50 --weights resnet50.safetensors
       tuplet train features.npz --loss proxy_anchor --loss-options alpha=32,margin=0.1
+      tuplet train photos/ --config run.yaml --lr 1e-5
       torchrun --nproc-per-node 2 -m tuplet train photos/ --precision bfloat16
     """
+    import tuplet
+    from tuplet import data as datasets
+    from tuplet import reports
+    from tuplet.cli.evaluate import print_metrics
+    from tuplet.cli.runs import usable_device
+    from tuplet.training.checkpoint import plain_settings
+    from tuplet.training.config_file import read_config
+    from tuplet.training.recipes import resolve_settings
+
     folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))
-    opened = datasets.open(data)
-    run = tuplet.train(opened, folder, recipe=recipe, resume=resume, **settings)
+    opened = datasets.open(data, **open_options(columns, pattern))
+    if config is not None:
+        settings = read_config(config) | settings
+        recipe = recipe or settings.pop("recipe", None)
+    if print_config:
+        print(json.dumps(plain_settings(resolve_settings(recipe, settings, opened)), indent=2, ensure_ascii=False))
+        return
+    run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return
     report = reports.write(run.folder, opened)
     print_metrics(run.metrics)
-    print(f"report: {report}\nmodel:  {run.folder / 'best'}")
+    print(f"before training: {run.metrics['start']['model']}")
+    final = run.folder / "final" / "best"
+    print(f"report: {report}\nmodel:  {final if settings.get('final') else run.folder / 'best'}")
 
 
-train = with_settings(_train)
+train = add_training_options(_train)

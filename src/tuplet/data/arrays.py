@@ -1,21 +1,23 @@
-"""Data that are in memory already, and feature vectors from files."""
+"""Datasets of arrays in memory, and of feature vectors in files."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import IO, Any
+from zipfile import ZipFile
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tuplet.data.dataset import Dataset
+from tuplet.errors import first_line
 from tuplet.labels import label_array
 
 Array = np.ndarray | Tensor
-#: Numbers, which `class_names` may name, or names.
+#: Numbers, or names.
 Labels = Array | Sequence[int] | Sequence[str]
 
 
@@ -25,21 +27,27 @@ def from_images(
     class_names: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
 ) -> Dataset:
-    """Pictures in one array of bytes: grey (N, H, W), or RGB with the channels second or last.
+    """Make a dataset of images in memory.
+
+    Args:
+        images: uint8, grey (N, H, W), or RGB with the channels second or last.
+        labels: integers or names.
+        class_names: names for integer labels.
+        splits: the split of each example, such as "train" and "test".
 
     >>> from_images(np.zeros((2, 28, 28), np.uint8), [0, 1])
     Dataset(2 images, 2 classes)
     """
     pixels = _tensor(images)
     if pixels.dtype != torch.uint8:
-        raise TypeError(f"images must be bytes from 0 to 255, got {pixels.dtype}; scale and round them first")
+        raise TypeError(f"images must be uint8 from 0 to 255, got {pixels.dtype}; scale and round them first")
     if pixels.ndim == 3:
         pixels = pixels[:, None].expand(-1, 3, -1, -1)
     elif pixels.ndim == 4 and pixels.shape[1] != 3 and pixels.shape[3] == 3:
         pixels = pixels.permute(0, 3, 1, 2)
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape[2:]:
         raise ValueError(f"images must be (N, H, W), (N, 3, H, W) or (N, H, W, 3), got {tuple(pixels.shape)}")
-    numbers, names = _named(labels, class_names)
+    numbers, names = numbered(labels, class_names)
     return Dataset(numbers, names, images=pixels, splits=None if splits is None else tuple(splits))
 
 
@@ -49,7 +57,9 @@ def from_features(
     class_names: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
 ) -> Dataset:
-    """Precomputed vectors (N, d), for training a metric head on them.
+    """Make a dataset of precomputed feature vectors (N, d), for training an embedding on them.
+
+    The other arguments are those of `from_images`.
 
     >>> from_features(np.zeros((4, 16), np.float32), ["bee", "bee", "ant", "ant"]).class_names
     ('ant', 'bee')
@@ -61,52 +71,85 @@ def from_features(
     if not bool(torch.isfinite(vectors).all()):
         row = int((~torch.isfinite(vectors)).any(1).nonzero()[0])
         raise ValueError(f"row {row} of the features is not finite in float32; remove it or compute it again")
-    numbers, names = _named(labels, class_names)
+    numbers, names = numbered(labels, class_names)
     return Dataset(numbers, names, features=vectors, splits=None if splits is None else tuple(splits))
 
 
 def features_file(path: Path) -> Dataset:
-    """Vectors and labels from `.npz` or `.safetensors` (entries features and labels), or from `.npy`.
+    """Read vectors and labels from `.npz` or `.safetensors` (entries features and labels), or from `.npy`.
 
-    The labels of `x.npy` are in `x_labels.npy`, or else in `labels.npy`, beside it.
+    The labels of `x.npy` are in `x_labels.npy`, or else in `labels.npy`, beside it. What `tuplet embed` writes can be
+    read too: its vectors are the entry embeddings, and the names of safetensors' classes are in the metadata.
     """
     if path.suffix.lower() == ".npy":
         beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
         found = [other for other in beside if other.is_file()]
         if not found:
             raise FileNotFoundError(f"the labels of {path} are missing; save them as {beside[0].name} beside it")
-        return from_features(_read(path), _read(found[0]))
-    entries = _read(path)
-    for name in ("features", "labels"):
+        entries = {"features": _read(path), "labels": _read(found[0])}
+    else:
+        entries = _read(path)
+    vectors = "embeddings" if "embeddings" in entries and "features" not in entries else "features"
+    for name in (vectors, "labels"):
         if name not in entries:
             have = ", ".join(entries) or "none"
             raise ValueError(f"{path} has no entry {name!r}, its entries are {have}; name them features and labels")
-    return from_features(entries["features"], entries["labels"])
+    names = _class_names(path) if path.suffix.lower() == ".safetensors" else None
+    splits = entries.get("splits")
+    dataset = from_features(
+        entries[vectors], entries["labels"], names, None if splits is None else [str(split) for split in splits]
+    )
+    if not len(dataset):
+        raise ValueError(f"{path} has no vectors: its {vectors} are {tuple(entries[vectors].shape)}; save it again")
+    return dataset
+
+
+def _class_names(path: Path) -> list[str] | None:
+    """Return the names of the classes in the metadata of a safetensors file, one per line; None if it has none."""
+    with safe_open(path, "pt") as file:
+        listed = (file.metadata() or {}).get("classes")
+    return listed.split("\n") if listed else None
 
 
 def _read(path: Path) -> Any:
-    """The array of a `.npy` file, or those of the other kinds by name."""
+    """Read the array of a `.npy` file, or the arrays of the other formats by name."""
     try:
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
         if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                _check_shape(file, path.stat().st_size)
             return np.load(path, allow_pickle=False)
+        with ZipFile(path) as packed:
+            for member in packed.infolist():
+                with packed.open(member) as file:
+                    _check_shape(file, member.file_size)
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (ValueError, TypeError, OSError, EOFError, BadZipFile, SafetensorError) as error:
-        reason = str(error).split(". ")[0]
+    except Exception as error:  # of numpy, zip, zlib, tokenize or safetensors
+        reason = first_line(error).split(". ")[0][:200]
         remedy = "save labels as numbers or as text, labels.astype(str)" if "bject arr" in reason else "save it again"
         raise ValueError(f"features {path} cannot be read ({reason}); {remedy}") from error
 
 
+def _check_shape(file: IO[bytes], size: int) -> None:
+    """Raise ValueError where an array has not the bytes for its shape: numpy would make room for it first."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and needed > size - file.tell():
+        raise ValueError(f"its shape {shape} takes {needed:,} bytes and it has {size - file.tell():,}")
+
+
 def _tensor(array: Array) -> Tensor:
-    """The array as a tensor of no graph, copied only where torch cannot share it: steps back, another byte order."""
+    """Convert to a detached tensor; copy only where torch cannot share it: negative strides, another byte order."""
     if not isinstance(array, Tensor):
         try:
             array = np.asarray(array)
         except ValueError as error:
             raise ValueError(
-                f"the list of {len(array)} has members of several shapes; bring them to one shape, or keep pictures "
+                f"the list of {len(array)} has members of several shapes; bring them to one shape, or keep images "
                 "in files and open their folder"
             ) from error
         if min(array.strides, default=0) < 0:
@@ -115,8 +158,8 @@ def _tensor(array: Array) -> Tensor:
     return torch.as_tensor(array).detach()
 
 
-def _named(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as they are where names are given for them, else renumbered from 0 and named by themselves."""
+def numbered(labels: Labels, class_names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as they are where class names are given; otherwise renumber them from 0 and name them."""
     array = label_array(labels, names=True)
     if class_names is not None:
         if array.dtype.kind == "U":

@@ -1,29 +1,28 @@
-"""Augmentation of whole batches, on the device: every draw is a function of the seed, the step and the sample."""
+"""Random augmentation of whole batches on the device, reproducible from the seed, the step and the sample."""
 
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.counter import uniform
-from tuplet.data.crops import boxes_at, check_sizes, constant, crop, mirrored, paint_outside, picture_sizes
-from tuplet.data.decode import MEAN_COLOUR, Fit
+from tuplet.data.crops import boxes_at, constant, crop, flipped, paint_outside, resized_sizes
+from tuplet.images.crop import MEAN_COLOUR, ResizeMode, check_crop
+from tuplet.rng import uniform
 
 _GREY = (0.299, 0.587, 0.114)
-#: From RGB to the YIQ of analogue television: Y is grey, and a turn of I and Q changes nothing but the hue.
+#: RGB to the YIQ of analogue television: Y is grey, and a rotation of I and Q changes only the hue.
 _YIQ = np.array([_GREY, [0.595716, -0.274453, -0.321263], [0.211456, -0.522591, 0.311135]])
-_TURN = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _YIQ
-#: What a colour becomes: its grey, all but its grey, and all but its grey after a quarter turn of the hue.
-_PARTS = np.stack([np.outer(np.ones(3), _GREY), np.eye(3) - np.outer(np.ones(3), _GREY), _TURN])
+_ROTATION = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]]) @ _YIQ
+#: The parts of a colour: its grey, the rest, and the rest after the hue is rotated by a quarter.
+_PARTS = np.stack([np.outer(np.ones(3), _GREY), np.eye(3) - np.outer(np.ones(3), _GREY), _ROTATION])
 _DRAWS = 14
 
 
 def _two_numbers(value: object) -> bool:
-    """Whether this is a pair of numbers; what a command line or a file gives may be anything."""
+    """Return whether this is a pair of numbers; a command line or a file may give anything."""
     return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(x, Real) for x in value)
 
 
@@ -31,19 +30,24 @@ def _two_numbers(value: object) -> bool:
 class Augment:
     """Random crop, mirror image, colour jitter and erasing.
 
-    **Crop.** Without `area`, a size × size crop at a random place of the picture resized as `tuplet.data.decode.fit`
-    does (the papers' augmentation); where the picture is smaller, `MEAN_COLOUR` surrounds it. With `area`, a random
-    resized crop: a share of the picture's area between the two, of a width / height between those of `ratio`
-    (uniform in its logarithm), shrunk where it does not fit, shown at size × size. Both are in the true proportions
-    that `aspects` say.
+    Without `area` the crop is size × size at a random place of the image resized by `resize` and `resize_mode`: the
+    papers' augmentation. With `area` it is a random resized crop.
 
-    **Mirror** with this probability. **Brightness, contrast, saturation**: factors up to 1 ± the value;
-    contrast is about the picture's mean grey. **Hue**: a turn of up to ± the value, in full circles. The four
-    are one 3×3 matrix a picture, clamped to 0–255 once at the end. **Erase**: with this probability a
-    rectangle of 2 to 33 % of the crop becomes `MEAN_COLOUR`.
+    The random numbers depend on `seed`, on `step`, on the number of a sample and, where a batch repeats it, on the
+    repetition. They do not depend on the rest of the batch, nor on workers or processes. The host never waits for the
+    device.
 
-    The draws depend on `seed`, on `step`, on a sample's number and, if it is in the batch more than once, on which time
-    it is: not on the batch around it, nor on the number of workers or processes. The host never waits for the device.
+    Args:
+        size: the side of the crop.
+        resize: the side that images are resized to before the crop.
+        resize_mode: which side `resize` means, as in `tuplet.data.CentreCrop`.
+        area: the smallest and largest share of the image that a random resized crop shows.
+        ratio: its smallest and largest width / height, uniform in the logarithm; it shrinks where it does not fit.
+        mirror: the probability of the mirror image.
+        brightness, contrast, saturation: factors up to 1 ± the value; contrast is about the image's mean grey.
+        hue: a rotation of up to ± the value, in full circles. The four are one 3×3 matrix per image.
+        erase: the probability that a rectangle of 2 to 33 % of the crop becomes `MEAN_COLOUR`.
+        seed: the seed of all random numbers.
 
     >>> augment = Augment(size=56, area=(0.2, 1.0), brightness=0.4)
     >>> augment(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), torch.tensor([7, 3]), step=0).shape
@@ -52,7 +56,7 @@ class Augment:
 
     size: int = 224
     resize: int = 256
-    fit: Fit = "shorter"
+    resize_mode: ResizeMode = "shorter"
     area: tuple[float, float] | None = None
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     mirror: float = 0.5
@@ -64,9 +68,7 @@ class Augment:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_sizes(self.size, self.resize)
-        if self.fit not in get_args(Fit):
-            raise ValueError(f"fit is {self.fit!r}; it must be 'square', 'shorter' or 'longer'")
+        check_crop(self.size, self.resize, self.resize_mode)
         if self.area is not None and not (_two_numbers(self.area) and 0 < self.area[0] <= self.area[1] <= 1):
             raise ValueError(f"area is {self.area!r}; it must be two shares in order, above 0 and up to 1")
         if not (_two_numbers(self.ratio) and 0 < self.ratio[0] <= self.ratio[1]):
@@ -76,12 +78,13 @@ class Augment:
             if not (isinstance(value, Real) and 0 <= float(value) <= most):
                 raise ValueError(f"{name} is {value!r}; it must be between 0 and {most}")
         if not isinstance(self.seed, Integral):
-            raise ValueError(f"seed is {self.seed!r}; it must be a whole number")
+            raise ValueError(f"seed is {self.seed!r}; it must be an integer")
 
     def __call__(self, images: Tensor, index: Tensor, step: int, aspects: Tensor | None = None) -> Tensor:
-        """Images (N, 3, H, W), bytes or floats from 0 to 255, become floats (N, 3, size, size) from 0 to 255.
+        """Augment images (N, 3, H, W), uint8 or floats from 0 to 255: floats (N, 3, size, size) from 0 to 255.
 
-        `index` (N,) numbers the samples in their dataset, `step` the training step or the epoch.
+        `index` (N,) numbers the samples in their dataset, `step` is that of the training or the epoch, and `aspects`
+        (N,) are the true width / height of the images.
         """
         for name, given in (("index", index), ("aspects", index if aspects is None else aspects)):
             if len(given) != len(images):
@@ -90,23 +93,23 @@ class Augment:
             aspects = torch.ones(len(images), device=images.device) if aspects is None else aspects
             chance = self._chances(index, step)
             boxes = self._boxes(aspects, chance[:, :4])
-            boxes = torch.where(chance[:, 4:5] < self.mirror, mirrored(boxes), boxes)
+            boxes = torch.where(chance[:, 4:5] < self.mirror, flipped(boxes), boxes)
             out = self._colour(crop(images, boxes, self.size), chance[:, 5:9])
-            if self.area is None and (self.fit == "longer" or self.resize < self.size):
+            if self.area is None and (self.resize_mode == "longer" or self.resize < self.size):
                 out = paint_outside(out, boxes)
             return self._erase(out, chance[:, 9:14]) if self.erase else out
 
     def _chances(self, index: Tensor, step: int) -> Tensor:
-        """Uniform numbers (N, 14)."""
+        """Return uniform numbers (N, 14)."""
         earlier = (index[:, None] == index).tril(-1).sum(1)
         draws = _DRAWS * earlier[:, None] + torch.arange(_DRAWS, device=index.device)
         return uniform(self.seed, step, index[:, None], draws)
 
     def _boxes(self, aspects: Tensor, chance: Tensor) -> Tensor:
         if self.area is None:
-            pictures = picture_sizes(aspects, self.resize, self.fit)
-            room = pictures - self.size
-            return boxes_at(room.sign() * ((room.abs() + 1) * chance[:, 2:]).floor(), pictures, self.size)
+            sizes = resized_sizes(aspects, self.resize, self.resize_mode)
+            margin = sizes - self.size
+            return boxes_at(margin.sign() * ((margin.abs() + 1) * chance[:, 2:]).floor(), sizes, self.size)
         share = self.area[0] + (self.area[1] - self.area[0]) * chance[:, 0]
         low, high = map(math.log, self.ratio)
         ratio = (low + (high - low) * chance[:, 1]).exp() / aspects
@@ -116,13 +119,13 @@ class Augment:
         return torch.cat([left, left + sides], 1)
 
     def _colour(self, images: Tensor, chance: Tensor) -> Tensor:
-        """Brightness, contrast, saturation and hue as one matrix and one offset a picture."""
+        """Change brightness, contrast, saturation and hue by one matrix and one offset per image."""
         if not (self.brightness or self.contrast or self.saturation or self.hue):
             return images
         amounts = constant((self.brightness, self.contrast, self.saturation, 2 * math.pi * self.hue), images.device)
-        *factors, turn = ((2 * chance - 1) * amounts).unbind(1)
+        *factors, angle = ((2 * chance - 1) * amounts).unbind(1)
         bright, contrast, saturation = (1 + factor for factor in factors)
-        shares = torch.stack([torch.ones_like(turn), saturation * turn.cos(), saturation * turn.sin()], 1)
+        shares = torch.stack([torch.ones_like(angle), saturation * angle.cos(), saturation * angle.sin()], 1)
         parts = constant(tuple(_PARTS.flatten().tolist()), images.device).view(3, 9)
         matrix = ((bright * contrast)[:, None] * shares @ parts).view(-1, 3, 3)
         out = (matrix @ images.flatten(2)).view_as(images)

@@ -1,29 +1,63 @@
-"""What every reader gives and everything downstream takes: examples, their labels and their splits."""
+"""The dataset that every reader returns: examples, their labels and their splits."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from tuplet.data.decode import read_image
 from tuplet.data.files import Location, read_bytes
+from tuplet.images.crop import CentreCrop
+from tuplet.images.decode import UnreadableImageError, read_image
 
-#: Where pictures are: files, files inside tars, or one uint8 tensor (N, 3, H, W) that holds them all.
-Images: TypeAlias = Sequence[Location] | Tensor
+
+@runtime_checkable
+class Readable(Protocol):
+    """An image that is made when it is read, such as an item of another library's dataset."""
+
+    @property
+    def name(self) -> str:
+        """The name of the image."""
+
+    def read(self) -> Image.Image:
+        """Return the image."""
+
+
+#: Images as files, as files inside tars and tables, as what is read otherwise, or as one uint8 tensor (N, 3, H, W).
+Images: TypeAlias = Sequence[Location | Readable] | Tensor
+
+
+class Groups(NamedTuple):
+    """The column of a table that groups examples, such as camera, and the group of each example (N,)."""
+
+    name: str
+    codes: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labelled pictures, or labelled vectors.
+    """Labelled images, or labelled feature vectors.
 
-    `labels` (N,) int64 count from 0 and index `class_names`. Either `images` or `features` (N, d) holds the examples.
-    `splits` names the split of each example (train, test, query, gallery …) where the data come with one. `aspects`
-    (N,) are the true width / height of pictures that were squashed; without them the pixels are taken as they are.
-    `source` is what `tuplet.data.open` opened to get all of it; a part of it, and what was made in memory, has none.
+    Attributes:
+        labels: (N,) int64, counted from 0; they index `class_names`.
+        class_names: the names of the classes.
+        images: the images, or None for feature vectors.
+        features: feature vectors (N, d), or None for images.
+        splits: the split of each example (train, test, query, gallery …), where the data come with splits.
+        aspects: (N,), the true width / height of images whose pixels have other proportions.
+        boxes: (N, 4), left, top, right and bottom in pixels of the upright image; nothing else of it is seen.
+        groups: the group of each example. A query does not search among the examples of its class and its group.
+        label_sets: (N, L), all labels of each example, padded with −1, where it has several; with `levels` its class
+            and the ancestors of that.
+        levels: the levels of a hierarchy, in the order of the columns of `label_sets`, with the names of their classes.
+        metadata: what else is known of the examples: N values by name, None where one is missing.
+        pairs: the pairs that a table of pairs or triplets lists.
+        crops: the final crops of the images by one `CentreCrop`, where `tuplet.data.hold` has made them.
+        source: what `tuplet.data.open` opened; None for a part of it and for data made in memory.
+        opened_with: the options of `tuplet.data.open`, with which the same data can be opened again.
 
     >>> data = Dataset(torch.tensor([0, 0, 1, 1, 2, 2]), ("ant", "bee", "cat"), features=torch.randn(6, 4))
     >>> data
@@ -39,15 +73,25 @@ class Dataset:
     features: Tensor | None = None
     splits: tuple[str, ...] | None = None
     aspects: Tensor | None = None
+    boxes: Tensor | None = None
+    groups: Groups | None = None
+    label_sets: Tensor | None = None
+    levels: Mapping[str, tuple[str, ...]] | None = None
+    metadata: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    pairs: "ListedPairs | None" = None
+    crops: tuple[CentreCrop, Tensor] | None = None
     source: str | None = None
+    opened_with: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.images is None) == (self.features is None):
             raise ValueError("a dataset holds either images or features; give one of them")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
             raise ValueError(f"labels must be int64 (N,), got {self.labels.dtype} {tuple(self.labels.shape)}")
-        for name in ("images", "features", "splits", "aspects"):
-            value = getattr(self, name)
+        names = ("images", "features", "splits", "aspects", "boxes", "label_sets")
+        parts = {**{name: getattr(self, name) for name in names}, **self.metadata}
+        parts["groups"] = None if self.groups is None else self.groups.codes
+        for name, value in parts.items():
             if value is not None and len(value) != len(self):
                 raise ValueError(f"{name} has {len(value)} entries for {len(self)} labels; they must agree")
         if len(self) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.class_names):
@@ -66,26 +110,57 @@ class Dataset:
 
     @property
     def classes(self) -> list[int]:
-        """The labels that occur, in order."""
+        """The labels that occur, sorted."""
         return torch.unique(self.labels).tolist()
 
+    @property
+    def targets(self) -> Tensor:
+        """The labels by which examples are the same: (N,), or (N, L) where a shared one of several is enough."""
+        return self.labels if self.label_sets is None or self.levels is not None else self.label_sets
+
+    def class_sizes(self) -> dict[int, int]:
+        """Return the number of examples that have each label; one with several labels counts for each."""
+        labels, counts = self.targets[self.targets >= 0].unique(return_counts=True)
+        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+
+    def at_level(self, name: str) -> "Dataset":
+        """Return the examples with the classes of another level of their hierarchy, such as "parent"."""
+        if self.levels is None or self.label_sets is None or name not in self.levels:
+            have = f"the levels are {', '.join(self.levels)}" if self.levels else "the data have no column parent"
+            raise ValueError(f"there is no level {name!r} here; {have}")
+        column = list(self.levels).index(name)
+        return replace(
+            self,
+            labels=self.label_sets[:, column],
+            class_names=self.levels[name],
+            label_sets=None,
+            levels=None,
+            source=None,
+        )
+
     def path(self, index: int) -> str:
-        """Where an example comes from, for people to read."""
+        """Return where an example comes from, for messages."""
         if self.images is None or isinstance(self.images, Tensor):
             return f"number {index} of the arrays in memory"
         return str(self.images[index])
 
     def image(self, index: int, least: int | None = None) -> Image.Image:
-        """The picture of an example, upright and RGB; `least` as in `tuplet.data.decode.read_image`."""
+        """Decode the image of an example as upright RGB; `least` as in `tuplet.images.decode.read_image`."""
         if self.images is None:
             raise ValueError("this dataset holds feature vectors and no images")
         source = self.images[index]
         if isinstance(source, Tensor):
-            return Image.fromarray(source.permute(1, 2, 0).cpu().numpy())
-        return read_image(source if isinstance(source, str) else read_bytes(source), str(source), least)
+            image = Image.fromarray(source.permute(1, 2, 0).cpu().numpy())
+        elif not isinstance(source, Readable):
+            # A box counts the pixels of the whole image, not those of a reduced one.
+            least = least if self.boxes is None else None
+            image = read_image(source if isinstance(source, str) else read_bytes(source), str(source), least)
+        else:
+            image = read_image(source.read(), str(source))
+        return image if self.boxes is None else crop_box(image, self.boxes[index].tolist(), self.path(index))
 
     def select(self, indices: Sequence[int] | Tensor) -> "Dataset":
-        """The examples at these indices, or where this mask is true; labels and class names stay as they are."""
+        """Return the examples at these indices, or where this mask is true; labels and class names stay."""
         wanted = torch.as_tensor(indices)
         if wanted.dtype == torch.bool and len(wanted) != len(self):
             raise ValueError(f"the mask has {len(wanted)} entries for {len(self)} examples; they must agree")
@@ -101,15 +176,22 @@ class Dataset:
             features=None if self.features is None else self.features[wanted],
             splits=self.splits and tuple(self.splits[i] for i in numbers),
             aspects=None if self.aspects is None else self.aspects[wanted],
+            boxes=None if self.boxes is None else self.boxes[wanted],
+            groups=self.groups and self.groups._replace(codes=self.groups.codes[wanted]),
+            label_sets=None if self.label_sets is None else self.label_sets[wanted],
+            metadata={name: tuple(values[i] for i in numbers) for name, values in self.metadata.items()},
+            pairs=self.pairs and self.pairs.select(wanted, len(self)),
+            crops=self.crops and (self.crops[0], self.crops[1][wanted]),
             source=None,
+            opened_with={},
         )
 
     def of_classes(self, classes: Collection[int]) -> "Dataset":
-        """The examples of these labels."""
+        """Return the examples of these labels."""
         return self.select(torch.isin(self.labels, torch.tensor(list(classes), dtype=torch.int64)))
 
     def part(self, *names: str) -> "Dataset":
-        """The examples of these splits, such as `part("query")`."""
+        """Return the examples of these splits, such as `part("query")`."""
         have = dict.fromkeys(self.splits or ())
         for name in names:
             if name not in have:
@@ -118,33 +200,36 @@ class Dataset:
         return self.select(torch.tensor([split in names for split in self.splits or ()]))
 
     def split(self, ratio: float | None = None, seed: int | None = None) -> tuple["Dataset", "Dataset"]:
-        """Training and test examples.
+        """Split into training and test examples.
 
-        Without arguments: the split that the data come with (`test` is query and gallery together where those
-        are its names), or else the first half of the classes against the second, as the papers do. Examples of other
-        splits, such as `val`, are in neither. With `ratio` or `seed`: that share of the classes, one half by default,
-        in order or shuffled by the seed.
+        By default this is the split that the data come with; query and gallery together are the test examples where
+        the data have those. Data without splits are divided by class, the first half for training, as in the papers.
+        Examples of other splits, such as `val`, are in neither part.
+
+        Args:
+            ratio: the share of the classes for training; ignores the splits of the data.
+            seed: shuffle the classes before dividing them; ignores the splits of the data.
         """
         if self.splits is not None and ratio is None and seed is None:
             testing = ("test",) if "test" in self.splits else ("query", "gallery")
             if not set(testing) <= set(self.splits):
                 raise ValueError(
                     f"there is no split 'test', nor 'query' and 'gallery', here; the splits are "
-                    f"{', '.join(dict.fromkeys(self.splits))}: call the one to test with 'test', or take them by part()"
+                    f"{', '.join(dict.fromkeys(self.splits))}: rename the one to test on to 'test', or use part()"
                 )
             return self.part("train"), self.part(*testing)
         ratio = 0.5 if ratio is None else ratio
         order = self._class_order(seed)
         if len(order) < 2:
             named = f": {self.class_names[order[0]]!r}" if order else ""
-            raise ValueError(f"the data have {len(order)} class{named}; a split into train and test needs two at least")
+            raise ValueError(f"the data have {len(order)} class{named}; a split into train and test needs two or more")
         count = round(len(order) * ratio) if 0 < ratio < 1 else 0
         if not 0 < count < len(order):
             raise ValueError(f"a ratio of {ratio} leaves one side of {len(order)} classes empty; choose another")
         return self.of_classes(order[:count]), self.of_classes(order[count:])
 
     def folds(self, count: int, seed: int = 0) -> Iterator[tuple["Dataset", "Dataset"]]:
-        """Training and validation examples of `count` folds over the classes: each class is validated on once."""
+        """Yield training and validation examples of `count` folds; each class is in one validation part."""
         order = self._class_order(seed)
         if not 2 <= count <= len(order):
             raise ValueError(f"{count} folds of {len(order)} classes are not possible; choose 2 to {len(order)}")
@@ -159,7 +244,47 @@ class Dataset:
         return torch.tensor(self.classes)[shuffled].tolist()
 
     def dense(self) -> "Dataset":
-        """The same examples with the labels that occur renumbered 0, 1, 2 …, for losses with one proxy a class."""
-        classes, labels = torch.unique(self.labels, return_inverse=True)
+        """Renumber the labels that occur as 0, 1, 2 …, for losses with one proxy per class."""
+        classes = torch.unique(self.targets[self.targets >= 0])
+        number = torch.full((len(self.class_names) + 1,), -1).scatter_(0, classes, torch.arange(len(classes)))
         names = tuple(self.class_names[c] for c in classes.tolist())
-        return replace(self, labels=labels, class_names=names, source=None)
+        sets = None if self.label_sets is None or self.levels else number[self.label_sets]  # −1 stays −1
+        return replace(self, labels=number[self.labels], class_names=names, label_sets=sets, levels=None, source=None)
+
+
+class ListedPairs(NamedTuple):
+    """Pairs and triplets of examples, by their numbers.
+
+    `first` and `second` (P,) are the pairs, `same` (P,) is true for those of one class. `triplets` (T, 3) are anchor,
+    positive and negative; their pairs are among the pairs.
+    """
+
+    first: Tensor
+    second: Tensor
+    same: Tensor
+    triplets: Tensor
+
+    def select(self, indices: Tensor, count: int) -> "ListedPairs":
+        """Return the pairs whose examples are both among these, numbered by their place among them."""
+        place = torch.full((count,), -1).scatter_(0, indices, torch.arange(len(indices)))
+        first, second = place[self.first], place[self.second]
+        both, triplets = (first >= 0) & (second >= 0), place[self.triplets]
+        return ListedPairs(first[both], second[both], self.same[both], triplets[(triplets >= 0).all(1)])
+
+
+def crop_box(image: Image.Image, box: Sequence[float], name: str) -> Image.Image:
+    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` where nothing does.
+
+    Corners are rounded to whole pixels.
+
+    >>> crop_box(Image.new("RGB", (40, 30)), (10, 5, 60, 20), "a.jpg").size
+    (30, 15)
+    """
+    left, top = (max(0, round(low)) for low in box[:2])
+    right, bottom = (min(side, round(high)) for high, side in zip(box[2:], image.size, strict=True))
+    if right <= left or bottom <= top:
+        given = ", ".join(f"{side:g}" for side in box)
+        raise UnreadableImageError(
+            f"image {name} has the box {given}, which lies outside of its {image.width} × {image.height} pixels"
+        )
+    return image.crop((left, top, right, bottom))

@@ -1,4 +1,4 @@
-"""The files of a folder or of a tar, by name: readers of a layout need not know which of the two they read."""
+"""The files of a folder or of a tar by name, so that readers treat both alike."""
 
 import io
 import lzma
@@ -7,13 +7,17 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from tuplet.data.arrow import read_cell
+from tuplet.images.decode import open_file
+
 
 @dataclass(frozen=True)
-class Piece:
-    """A file inside an uncompressed tar. It is read in place, by any process, without opening the tar as one."""
+class Slice:
+    """A file inside an uncompressed tar, read in place by any process."""
 
     file: str
     offset: int
@@ -25,8 +29,8 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A file that its tar has compressed, without its zeros or as a link, and that is held in memory for that."""
+class InMemory:
+    """A file that cannot be read in place, since its tar holds it compressed, sparse or as a link."""
 
     content: bytes
     file: str
@@ -36,23 +40,43 @@ class Held:
         return f"{self.file}/{self.name}"
 
 
-Location: TypeAlias = str | Piece | Held
+@dataclass(frozen=True)
+class Cell:
+    """An image as bytes in a row of a Parquet or Arrow file, counted from 0."""
+
+    file: str
+    column: str
+    row: int
+
+    @property
+    def name(self) -> str:
+        """The name of the row."""
+        return f"{Path(self.file).name}/{self.row}"
+
+    def __str__(self) -> str:
+        return f"in row {self.row + 2} of {self.file}"
+
+
+Location: TypeAlias = str | Slice | InMemory | Cell
 Named: TypeAlias = tuple[str, Location]
 
 
 def read_bytes(location: Location) -> bytes:
-    """The content of a file, wherever it lies."""
-    if isinstance(location, Held):
+    """Read a file of a folder or a tar."""
+    if isinstance(location, InMemory):
         return location.content
-    if isinstance(location, Piece):
+    if isinstance(location, Cell):
+        return read_cell(location.file, location.column, location.row)
+    if isinstance(location, Slice):
         with open(location.file, "rb") as file:
             file.seek(location.offset)
             return file.read(location.size)
-    return Path(location).read_bytes()
+    with open_file(location) as file:
+        return file.read()
 
 
 class Files(Mapping[str, Location]):
-    """The files below a folder or in a tar, by their names below it, with `/` between the parts.
+    """The files below a folder or in a tar, by their relative names, with `/` between the parts.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,33 +112,40 @@ class Files(Mapping[str, Location]):
     def __len__(self) -> int:
         return len(self._locations)
 
+    @cached_property
+    def _parts(self) -> set[str]:
+        """The names of all folders and files."""
+        return {part for name in self for part in name.split("/")}
+
     def text(self, name: str) -> str:
-        """The content of a text file."""
+        """Read a text file."""
         return self.content(name).decode()
 
     def content(self, name: str) -> bytes:
-        """The content of a file."""
+        """Read a file."""
         if name not in self:
             raise FileNotFoundError(f"{self.source} has no {name}; fetch it again")
         return read_bytes(self[name])
 
     def root_of(self, marker: str) -> str | None:
-        """What stands before the file or folder `marker` in its name: `""` if it lies at the top, None if it is absent.
+        """Return the folder, with a final `/`, that contains the file or folder `marker`; None if it is absent.
 
         >>> Files("there", {"set/lists/train.txt": "", "set/readme": ""}).root_of("lists/train.txt")
         'set/'
         """
+        if not set(marker.split("/")) <= self._parts:  # the search below takes seconds for a million files
+            return None
         found = [f"/{name}/".find(f"/{marker}/") for name in self]
         roots = [name[:at] for name, at in zip(self, found, strict=True) if at >= 0]
         return min(roots, key=len, default=None)
 
 
 def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
+    return name.startswith(".") or "/." in name
 
 
 def _in_folder(folder: str, below: str = "", above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Named]:
-    """The files of a folder and of those in it. Links are followed, but not to a folder that they lie in."""
+    """Yield the files below a folder. Links are followed, except to a folder that contains them."""
     about = os.stat(folder)
     here = (about.st_dev, about.st_ino)
     if here in above:
@@ -125,20 +156,20 @@ def _in_folder(folder: str, below: str = "", above: frozenset[tuple[int, int]] =
                 continue
             if entry.is_dir():
                 yield from _in_folder(entry.path, f"{below}{entry.name}/", above | {here})
-            elif entry.is_file() or entry.is_symlink():  # and not a pipe, which would be waited for
+            elif entry.is_file() or entry.is_symlink():  # a pipe would block
                 yield f"{below}{entry.name}", entry.path
 
 
 def _in_tar(path: Path) -> Iterator[Named]:
     try:
         with tarfile.open(path) as tar:
-            in_place = isinstance(tar.fileobj, io.BufferedReader)  # and not a stream that decompresses
+            in_place = isinstance(tar.fileobj, io.BufferedReader)  # not a decompressing stream
             for member in tar:
                 name = member.name.removeprefix("./")
                 if in_place and member.isfile() and not member.issparse():
-                    yield name, Piece(str(path), member.offset_data, member.size, name)
+                    yield name, Slice(str(path), member.offset_data, member.size, name)
                 elif content := _extracted(tar, member, path):
-                    yield name, Held(content.read(), str(path), name)
+                    yield name, InMemory(content.read(), str(path), name)
             _check_end(tar)
     except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).split(":\n")[0]
@@ -148,7 +179,7 @@ def _in_tar(path: Path) -> Iterator[Named]:
 
 
 def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> IO[bytes] | None:
-    """The content of a member, or of that to which it is a link; None of a folder."""
+    """Open a member, or the member that it links to; return None for a folder."""
     try:
         return tar.extractfile(member)
     except (KeyError, RecursionError) as error:  # a link to nowhere, or to itself
@@ -159,10 +190,10 @@ def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> IO[
 
 
 def _check_end(tar: tarfile.TarFile) -> None:
-    """See that the members ended with the mark of the end: tarfile takes a damaged or missing header for it too."""
+    """Raise an error unless an end mark follows the members: tarfile accepts a damaged or missing header too."""
     stream: Any = tar.fileobj
     stream.seek(tar.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise EOFError(f"after {len(tar.getmembers()):,} members it is damaged or cut off")
-    while stream.read(1 << 20):  # a compressed file has its checksum at its end
+    while stream.read(1 << 20):  # the checksum of a compressed file is at its end
         pass

@@ -1,4 +1,4 @@
-"""The official layouts of the field's datasets, read as their authors distribute them, with the papers' splits."""
+"""Readers of the standard datasets as their authors distribute them, with the splits of the papers."""
 
 import re
 from collections import Counter
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from tuplet.data import idx
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
-from tuplet.data.matfile import read_mat
+from tuplet.data.matlab import read_mat
+from tuplet.data.mnist import MARKERS, read_mnist
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a dataset is recognised and read, and how many images each of its splits has."""
+    """The rules to recognise and read a dataset, and the number of images in each of its splits."""
 
     title: str
     markers: tuple[str, ...]
@@ -23,11 +23,11 @@ class Layout:
     counts: dict[str, int]
 
     def matches(self, files: Files) -> bool:
-        """Whether one of the files or folders that mark this layout is there."""
+        """Return whether one of the files or folders that mark this layout exists."""
         return any(files.root_of(marker) is not None for marker in self.markers)
 
     def check(self, data: Dataset, source: str) -> None:
-        """Refuse a copy whose splits have not the official sizes."""
+        """Raise an error where the splits do not have the official sizes."""
         found = Counter(data.splits)
         for split, count in self.counts.items():
             if found[split] != count:
@@ -88,7 +88,7 @@ def in_shop(files: Files) -> Dataset:
 
 
 def lfw(files: Files) -> Dataset:
-    """Labeled Faces in the Wild: one folder a person, and all of it is for testing.
+    """Labeled Faces in the Wild: one folder per person; all images are for testing.
 
     `tuplet.evaluation.read_pairs` reads its `pairs.txt`.
     """
@@ -104,7 +104,7 @@ def omniglot(files: Files) -> Dataset:
 
 
 def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: Iterable[str]) -> Dataset:
-    """The rows of name, label and split whose images are there; `Layout.check` counts them."""
+    """Make a dataset of the rows (name, label, split) whose images exist; `Layout.check` counts them."""
     present = [row for row in rows if row[0] in files]
     if not present:
         first = rows[0][0] if rows else "none listed"
@@ -118,7 +118,7 @@ def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: It
 
 
 def _by_name(files: Files, rows: Sequence[tuple[str, str, str]], order: Callable[[str], object] = str) -> Dataset:
-    """As `_dataset`, where the second entry of a row is the name of its class."""
+    """Make a dataset of rows (name, class name, split)."""
     names = sorted({name for _, name, _ in rows}, key=order)  # type: ignore[arg-type]
     number = {name: label for label, name in enumerate(names)}
     return _dataset(files, [(path, number[name], split) for path, name, split in rows], names)
@@ -136,11 +136,11 @@ def _path(files: Files, name: str) -> str:
 
 
 def _rows(files: Files, name: str, columns: int, header: int = 0) -> list[tuple[str, ...]]:
-    """The lines of a list, each cut into its columns at the white space."""
+    """Read the lines of a list, split into columns at white space."""
     rows = [tuple(line.split(maxsplit=columns - 1)) for line in files.text(name).splitlines()[header:] if line.strip()]
     for row in rows:
         if len(row) != columns:
-            raise ValueError(f"a line of {name} in {files.source} has not {columns} columns: {' '.join(row)!r}")
+            raise ValueError(f"a line of {name} in {files.source} does not have {columns} columns: {' '.join(row)!r}")
     return rows
 
 
@@ -155,5 +155,5 @@ LAYOUTS = {
     ),
     "lfw": Layout("LFW", ("George_W_Bush/George_W_Bush_0001.jpg",), lfw, {"test": 13_233}),
     "omniglot": Layout("Omniglot", ("images_background",), omniglot, {"train": 19_280, "test": 13_180}),
-    "mnist": Layout("MNIST", idx.MARKERS, idx.read, {"train": 60_000, "test": 10_000}),
+    "mnist": Layout("MNIST", MARKERS, read_mnist, {"train": 60_000, "test": 10_000}),
 }

@@ -1,51 +1,68 @@
-"""Decoded pictures, all of one size, ready to be indexed: in memory, mapped from disk, or on the device."""
+"""Decoded images, all of one size, as one tensor: in memory, mapped from disk, or on the device."""
 
+import logging
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from tuplet import progress
-from tuplet.data.cache import cached
+from tuplet.data.cache import cached, fingerprint, is_cached
 from tuplet.data.dataset import Dataset
-from tuplet.data.decode import fit, to_tensor
+from tuplet.data.stream import StreamedImages, available_memory
+from tuplet.errors import warn
+from tuplet.images.crop import CentreCrop, to_tensor
+from tuplet.images.decode import UnreadableImageError
+
+_logger = logging.getLogger("tuplet")
+
+OnError = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
     """The examples of a dataset as one tensor.
 
-    `values` are uint8 pictures (N, 3, S, S), each squeezed into a square whatever its proportions, or feature vectors
-    (N, d). `aspects` (N,) are the pictures' true width / height, by which crops restore the proportions. `data`
-    holds the examples that could be read, `skipped` a sentence for each of the others, by its number in the dataset.
+    Attributes:
+        data: the examples that could be read.
+        values: uint8 images (N, 3, S, S), or feature vectors (N, d); `StreamedImages` decodes them when they are read.
+        aspects: (N,), the true width / height of the images.
+        skipped: by its number in the dataset, the problem of each image that could not be read.
+        crop: how the images were made. Squares that ignore the proportions, from which augmentation restores them, are
+            `CentreCrop(S, S, "square")`. None for feature vectors.
     """
 
     data: Dataset
-    values: Tensor
+    values: Tensor | StreamedImages
     aspects: Tensor
     skipped: Mapping[int, str] = field(default_factory=dict)
+    crop: CentreCrop | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def to(self, device: torch.device | str) -> "Store":
-        """The same on a device, if it has the memory."""
-        device = torch.device(device)
-        size = self.values.numel() * self.values.element_size()
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
-        if size > free:
-            raise ValueError(
-                f"{len(self):,} examples of {tuple(self.values.shape[1:])} need {size / 2**30:.1f} GiB and {device} "
-                f"has {free / 2**30:.1f} GiB free; leave them on the CPU or make them smaller"
-            )
-        return replace(self, values=self.values.to(device), aspects=self.aspects.to(device))
+        """Copy the store to a device; raise ValueError where it does not fit. Streamed images stay where they are."""
+        if isinstance(self.values, StreamedImages):
+            return self
+        return replace(self, values=_moved(self.values, torch.device(device)), aspects=self.aspects.to(device))
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    size = values.numel() * values.element_size()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+    if size > free:
+        raise ValueError(
+            f"{len(values):,} examples of {tuple(values.shape[1:])} need {size / 2**30:.1f} GiB and {device} "
+            f"has {free / 2**30:.1f} GiB free; leave them on the CPU or make them smaller"
+        )
+    return values.to(device)
 
 
 def load(
@@ -53,57 +70,84 @@ def load(
     size: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: OnError = "stop",
+    crop: CentreCrop | None = None,
+    stream: bool | None = None,
+    memory: int | None = None,
+    disk: int | None = None,
 ) -> Store:
-    """Decode all pictures of a dataset once, resize them to size × size and keep the bytes.
+    """Decode all images of a dataset once and keep their pixels. Feature vectors are taken as they are.
 
-    `size` is 256 by default, or for arrays in memory their own. With a `folder` the bytes are kept there on disk and
-    found again by the next run and by other processes (`tuplet.data.cache`). `workers` processes decode, by default
-    one a core where the dataset is worth it; 0 is this process itself. A file that cannot be read stops the run with
-    a sentence that names it; with `on_error="skip"` it is left out, counted and reported. Feature vectors are taken
-    as they are.
+    Images that do not fit into memory are decoded when a batch asks for them, and give the same batches bit for bit.
+
+    Args:
+        data: the dataset.
+        size: keep squares of this side, which ignore the proportions, for augmentation. 256 by default; for arrays in
+            memory their own size.
+        folder: keep the pixels there on disk, for the next run and for other processes (`tuplet.data.cache`).
+        workers: the number of processes that decode. 0 is this process; by default one per core for large datasets.
+        on_error: stop with an error at an image that cannot be read, or skip it with a warning.
+        crop: keep final crops, as an embedder takes them, instead of squares.
+        stream: decode images when they are asked for. None: if all of them take more than half of the free memory.
+        memory: the most bytes of decoded images that streaming keeps in memory; a quarter of what is free by default.
+        disk: the most bytes that streaming keeps in `folder`; half of what is free by default.
+
+    Raises:
+        UnreadableImageError: an image cannot be read and `on_error` is "stop".
 
     >>> from tuplet.data import from_images
     >>> store = load(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16)
     >>> store.values.shape, store.aspects
     (torch.Size([4, 3, 16, 16]), tensor([1.5000, 1.5000, 1.5000, 1.5000]))
     """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error is {on_error!r}; it must be 'stop' or 'skip'")
-    if size is not None and not (isinstance(size, int | np.integer) and size > 0):
-        raise ValueError(f"size is {size!r}; it must be a positive whole number")
-    if not len(data):
-        raise ValueError("the dataset has no examples to load")
     if data.features is not None:
+        _check(data, on_error)
         return Store(data, data.features, torch.ones(len(data)))
-    if isinstance(data.images, Tensor):
-        size = size or max(data.images.shape[-2:])
-        if data.images.shape[-2:] == (size, size):
-            return Store(data, data.images, torch.ones(len(data)) if data.aspects is None else data.aspects)
-        data = replace(data, images=data.images.cpu())  # worker processes cannot reach a GPU
-    size = size or 256
+    crop = crop or _square(data, size)
+    if _is_streamed(data, crop, folder, stream):
+        return _streamed(data, crop, folder, workers, on_error, memory, disk)
+    data, values, aspects, skipped = _load(data, [crop], folder, workers, on_error)
+    return Store(data, values[0], aspects, skipped, crop)
 
-    def fill(write: Callable[[Tensor], object]) -> tuple[list[float], dict[int, str]]:
-        aspects, errors = [], {}
-        decoded = _decode(data, size, workers)
-        for i, (pixels, aspect, error) in enumerate(progress.track(decoded, "decoding", total=len(data))):
-            if error:
-                errors[i] = error
-                if on_error == "stop":
-                    raise ValueError(error)
-            else:
-                write(pixels)
-                aspects.append(aspect)
-        return aspects, errors
 
+def _is_streamed(data: Dataset, crop: CentreCrop, folder: str | os.PathLike[str] | None, stream: bool | None) -> bool:
+    """Decide whether to stream; without an answer of the caller, say so and why."""
+    if isinstance(data.images, Tensor) or stream is False:
+        return False
+    if stream is None:
+        needed, free = len(data) * 3 * crop.size**2, available_memory()
+        if needed <= free / 2 or (folder is not None and is_cached(Path(folder), data, [crop])):
+            return False
+        _logger.info(
+            "images are decoded while they are needed: all %s at %s × %s pixels would take %.1f GiB of the %.1f GiB of "
+            "memory that are free",
+            *(f"{len(data):,}", crop.size, crop.size, needed / 2**30, free / 2**30),
+        )
+    return True
+
+
+def _streamed(
+    data: Dataset,
+    crop: CentreCrop,
+    folder: str | os.PathLike[str] | None,
+    workers: int | None,
+    on_error: OnError,
+    memory: int | None,
+    disk: int | None,
+) -> Store:
+    _check(data, on_error)
+    file = None
     if folder is not None:
-        values, aspects, errors = cached(Path(folder), data, size, fill)
-    else:
-        values = torch.empty(len(data), 3, size, size, dtype=torch.uint8)
-        places = iter(values)
-        aspects, errors = fill(lambda pixels: next(places).copy_(pixels))
-        values = values[: len(aspects)]
-    return _store(data, values, torch.tensor(aspects), errors, on_error)
+        file = Path(folder) / f"{fingerprint(data, [crop])}.stream"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk = shutil.disk_usage(folder).free // 2 if disk is None else disk
+    memory = available_memory() // 4 if memory is None else memory
+    images = StreamedImages(data, crop, memory, file, disk or 0, workers)
+    errors = images.problems() if on_error == "skip" else {}
+    readable = _without(data, errors, on_error)
+    if errors:
+        images = images.select([i for i in range(len(data)) if i not in errors])
+    return Store(readable, images, images.aspects, errors, crop)
 
 
 def hold(
@@ -111,68 +155,140 @@ def hold(
     size: int | None = None,
     device: torch.device | str = "cpu",
     folder: str | os.PathLike[str] | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: OnError = "stop",
+    crop: CentreCrop | None = None,
 ) -> Dataset:
-    """The dataset with its pictures decoded and held in memory, or on a device: whatever reads them reads these.
+    """Decode the images of a dataset once and keep them in it, so that several runs decode nothing.
 
-    Several runs on it decode nothing. Sizes, folders and unreadable files are as `load` has them; what could not be
-    read is left out, and the others are a part of the data, which has no `source`.
+    The squares replace the images; the final crops, where `crop` is given, are kept beside them. The arguments are
+    those of `load`. Images that cannot be read are left out; the rest is then a part of the data and has no `source`.
 
     >>> from tuplet.data import from_images
     >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape
     torch.Size([4, 3, 16, 16])
     """
-    store = load(data, size, folder, on_error=on_error).to(device)
-    if store.data.features is not None:
-        return replace(store.data, features=store.values)
-    return replace(store.data, images=store.values, aspects=store.aspects)
+    device = torch.device(device)
+    if data.features is not None:
+        return replace(data, features=_moved(data.features, device))
+    crops = [_square(data, size), *([] if crop is None else [crop])]
+    data, values, aspects, _ = _load(data, crops, folder, None, on_error)
+    squares, *final = (_moved(each, device) for each in values)
+    return replace(data, images=squares, aspects=aspects.to(device), crops=(crop, final[0]) if crop else None)
 
 
-def _store(data: Dataset, values: Tensor, aspects: Tensor, errors: dict[int, str], on_error: str) -> Store:
-    if errors:
-        sentences = list(errors.values())
-        if on_error == "stop":
-            raise ValueError(sentences[0])
-        if len(errors) == len(data):
-            raise ValueError(f"none of the {len(data):,} images can be loaded, first: {sentences[0]}")
-        listed = "\n  ".join(sentences[:20]) + ("\n  …" if len(sentences) > 20 else "")
-        warnings.warn(f"{len(errors):,} of {len(data):,} images were skipped:\n  {listed}", stacklevel=3)
-        data = data.select([i for i in range(len(data)) if i not in errors])
-    return Store(data, values, aspects if data.aspects is None else data.aspects, errors)
+def _square(data: Dataset, size: int | None) -> CentreCrop:
+    if size is None:
+        size = max(data.images.shape[-2:]) if isinstance(data.images, Tensor) else 256
+    return CentreCrop(size, size, "square")
 
 
-class _Squares(torch.utils.data.Dataset):
-    """For each example its bytes, its width / height and, if it cannot be read, the sentence that says why."""
+def _check(data: Dataset, on_error: str) -> None:
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error is {on_error!r}; it must be 'stop' or 'skip'")
+    if not len(data):
+        raise ValueError("the dataset has no examples to load")
 
-    def __init__(self, data: Dataset, size: int) -> None:
-        self.data, self.size = data, size
+
+def _load(
+    data: Dataset,
+    crops: Sequence[CentreCrop],
+    folder: str | os.PathLike[str] | None,
+    workers: int | None,
+    on_error: OnError,
+) -> tuple[Dataset, list[Tensor], Tensor, dict[int, str]]:
+    """Return the readable examples, their pixels by each crop, their aspects, and the problems of the others."""
+    _check(data, on_error)
+    if isinstance(data.images, Tensor):
+        ready = [_ready(data, crop) for crop in crops]
+        if all(each is not None for each in ready):
+            known = torch.ones(len(data)) if data.aspects is None else data.aspects
+            return data, [each for each in ready if each is not None], known, {}
+        # Worker processes cannot reach a GPU.
+        data = replace(data, images=data.images.cpu(), aspects=None if data.aspects is None else data.aspects.cpu())
+
+    def fill(write: Callable[[Sequence[Tensor]], object]) -> tuple[list[float], dict[int, str]]:
+        aspects, errors = [], {}
+        decoded = _decode(data, crops, workers)
+        for i, (pixels, aspect, problem) in enumerate(progress.track(decoded, "decoding", total=len(data))):
+            if problem:
+                errors[i] = problem
+                if on_error == "stop":
+                    raise UnreadableImageError(problem)
+            else:
+                write(pixels)
+                aspects.append(aspect)
+        return aspects, errors
+
+    if folder is not None:
+        values, aspects, errors = cached(Path(folder), data, crops, fill)
+    else:
+        values = [torch.empty(len(data), 3, crop.size, crop.size, dtype=torch.uint8) for crop in crops]
+        rows = zip(*values, strict=True)
+        aspects, errors = fill(lambda pixels: [row.copy_(p) for row, p in zip(next(rows), pixels, strict=True)])
+        values = [each[: len(aspects)] for each in values]
+    readable = _without(data, errors, on_error)
+    return readable, values, torch.tensor(aspects) if readable.aspects is None else readable.aspects, errors
+
+
+def _ready(data: Dataset, crop: CentreCrop) -> Tensor | None:
+    """Return the crops of images in memory that need no work, or None."""
+    if data.crops is not None and data.crops[0] == crop:
+        return data.crops[1]
+    images = data.images
+    if not isinstance(images, Tensor) or not images.shape[-2:] == (crop.size, crop.size) == (crop.resize, crop.resize):
+        return None
+    return images if crop.resize_mode == "square" or data.aspects is None else None
+
+
+def _without(data: Dataset, errors: Mapping[int, str], on_error: OnError) -> Dataset:
+    """Return the examples without those that cannot be read, with a warning, or raise an error."""
+    if not errors:
+        return data
+    problems = list(errors.values())
+    if on_error == "stop":
+        raise UnreadableImageError(problems[0])
+    if len(errors) == len(data):
+        raise ValueError(f"none of the {len(data):,} images can be loaded, first: {problems[0]}")
+    listed = "\n  ".join(problems[:20]) + ("\n  …" if len(problems) > 20 else "")
+    warn(f"{len(errors):,} of {len(data):,} images were skipped:\n  {listed}")
+    return data.select([i for i in range(len(data)) if i not in errors])
+
+
+class _Crops(torch.utils.data.Dataset):
+    """For each example its crops, its width / height and, if it cannot be read, the problem."""
+
+    def __init__(self, data: Dataset, crops: Sequence[CentreCrop]) -> None:
+        self.data, self.crops = data, crops
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, float, str]:
+    def __getitem__(self, index: int) -> tuple[list[Tensor], float, str]:
         try:
-            image = self.data.image(index, least=2 * self.size)
-        except (ValueError, OSError) as error:
-            return torch.zeros(3, self.size, self.size, dtype=torch.uint8), 1.0, str(error)
-        return to_tensor(fit(image, self.size, "square")), image.width / image.height, ""
+            image = self.data.image(index)
+        except UnreadableImageError as error:
+            return [torch.zeros(3, crop.size, crop.size, dtype=torch.uint8) for crop in self.crops], 1.0, error.problem
+        aspect = image.width / image.height if self.data.aspects is None else float(self.data.aspects[index])
+        return [to_tensor(crop.crop(image, aspect)) for crop in self.crops], aspect, ""
 
 
-def _decode(data: Dataset, size: int, workers: int | None) -> Iterator[tuple[Tensor, float, str]]:
-    """All examples in order, whatever the number of workers."""
+def _decode(
+    data: Dataset, crops: Sequence[CentreCrop], workers: int | None
+) -> Iterator[tuple[Sequence[Tensor], float, str]]:
+    """Yield all examples in order, whatever the number of workers."""
     workers = min(16, _cores(), len(data) // 64) if workers is None else workers
-    # A loader draws a seed for its workers: from a generator of its own, so that decoding leaves the caller's alone.
-    apart = torch.Generator()
-    loader = DataLoader(_Squares(data, size), 8, num_workers=workers, collate_fn=_together, generator=apart)
-    for pixels, aspects, errors in loader:
-        yield from zip(pixels, aspects, errors, strict=True)
+    # A loader draws a seed for its workers. Its own generator keeps the caller's random numbers as they are.
+    own = torch.Generator()
+    loader = DataLoader(_Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own)
+    for pixels, aspects, problems in loader:
+        yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _together(items: list[tuple[Tensor, float, str]]) -> tuple[Tensor, list[float], list[str]]:
-    pixels, aspects, errors = zip(*items, strict=True)
-    return torch.stack(pixels), list(aspects), list(errors)
+def _collate(items: list[tuple[list[Tensor], float, str]]) -> tuple[list[Tensor], list[float], list[str]]:
+    pixels, aspects, problems = zip(*items, strict=True)
+    return [torch.stack(each) for each in zip(*pixels, strict=True)], list(aspects), list(problems)

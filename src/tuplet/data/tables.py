@@ -1,106 +1,192 @@
-"""Tables of paths and labels, as CSV or Parquet."""
+"""Tables of images, as CSV, Parquet or Arrow files."""
 
 import csv
 import glob
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import inf
+import json
+import os
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from tuplet import extras
+from tuplet.data.arrow import count_rows, read_arrow
 from tuplet.data.dataset import Dataset
-from tuplet.data.files import Files, Location
+from tuplet.data.files import Cell, Files, Location
+from tuplet.data.folders import SPLIT_FOLDERS
+from tuplet.data.pairs import is_pairs, read_pairs_table
+from tuplet.data.table import ROLES, Table, dataset_of
+from tuplet.errors import OptionError, opt
 
-COLUMNS = ("path", "label", "split", "class", "width", "height")
+TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
 
 
-def table(path: Path, columns: Mapping[str, str] | None = None) -> Dataset:
-    """Read a table with the columns path and label, and where it has them split, class, width and height.
+def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: str | None = None) -> Dataset:
+    """Read a table with the columns path (or image) and label, or a folder of Parquet or Arrow files.
 
-    Labels are integers, which the column class may name, or names themselves; splits may be in capitals. Paths start at
-    the table's folder, or lie inside the tars beside it whose names begin with the table's: those of `birds.csv` in
-    `birds_1.tar`. Width and height are a picture's true size; where its pixels have other proportions, crops restore
-    the true ones. `columns` says what the table calls a column: {"label": "species"}.
+    Paths are relative to the table's folder, or lie inside tars beside it whose names begin with the table's name:
+    those of `birds.csv` in `birds_1.tar`. The column image holds the bytes of the files instead, as Hugging Face's
+    datasets do. `tuplet.data.table` says what the other columns are.
+
+    Args:
+        path: the table, or the folder.
+        columns: the table's own names of its columns, such as {"label": "species"}.
+        pattern: a regular expression that finds the label, and perhaps more, in each path; see `match_pattern`.
     """
-    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    found = {name: (columns or {}).get(name, name) for name in COLUMNS}
-    for name in (*(columns or {}), "path", "label"):
-        if name not in found:
-            raise ValueError(f"columns names {name!r}; the columns are {', '.join(COLUMNS)}")
-        if found[name] not in rows:
-            raise ValueError(
-                f"{path} has no column {found[name]!r}; its columns are {', '.join(rows)}: "
-                "rename one, or give columns= in Python"
-            )
-    values = {name: rows[column] for name, column in found.items() if column in rows}
-    if not values["path"]:
+    table = _csv(path) if path.suffix.lower() == ".csv" else _arrow(path)
+    if not len(table):
         raise ValueError(f"{path} has no rows below its header")
-    for name, column in values.items():
-        if "" in column:
-            raise ValueError(f"row {column.index('') + 2} of {path} has no {name}; fill it in or remove the row")
-    labels, names = _numbered(path, values["label"], values.get("class", values["label"]))
-    return Dataset(
-        labels=labels,
-        class_names=names,
-        images=_located(path, values["path"]),
-        splits=tuple(map(str.lower, values["split"])) if "split" in values else None,
-        aspects=_aspects(path, values["width"], values["height"]) if {"width", "height"} <= values.keys() else None,
+    if is_pairs(table, columns):
+        return read_pairs_table(table, columns, lambda paths: _located(path, paths))
+    table = table.with_roles(columns)
+    if "image" in table and not isinstance(table["image"][0], Cell):  # a column of paths that is called image
+        roles = {role: name for role, name in table.roles.items() if role != "image"}
+        table = replace(table, roles={"path": table.roles["image"], **roles})
+    if "path" not in table and "image" not in table:
+        raise _no_column(table, "path")
+    if pattern is not None:
+        if "path" not in table:
+            raise ValueError(f"pattern is given, but {path} has no column 'path' to look into; name it, or the label")
+        found = match_pattern(table, list(map(str, table["path"])), pattern).with_roles(columns)
+        table = replace(found, roles={**found.roles, "path": table.roles["path"]})
+    if "label" not in table and "labels" not in table:
+        raise _no_column(table, "label")
+    if "image" in table and isinstance(table["image"][0], Cell):
+        return dataset_of(table, list(table["image"]))
+    paths = list(map(str, table["path"]))
+    # The columns are checked first: that takes less time than looking for the files.
+    return replace(dataset_of(table, paths), images=_located(path, paths))
+
+
+def _no_column(table: Table, name: str) -> OptionError:
+    """Return the error about a column that is missing, with the first column that may be meant."""
+    other = next((column for column in table.columns if column not in ROLES), name)
+    return OptionError(
+        f"{table.source} has no column {name!r}; its columns are {_first(table.columns)}: rename one, or give "
+        f"{opt('columns', {name: other})}"
     )
 
 
-def _csv(path: Path) -> dict[str, list[str]]:
+def _first(names: Iterable[str], count: int = 20) -> str:
+    """List the first of some names.
+
+    >>> _first(["a", "b", "c"], 2)
+    'a, b, …'
+    """
+    names = list(names)
+    return ", ".join([*names[:count], *(["…"] if len(names) > count else [])])
+
+
+def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
+    r"""Add the named groups of a regular expression, found in each name, as columns.
+
+    >>> from tuplet.data.table import Table
+    >>> names = ["0002_c1s1.jpg", "0007_c3s1.jpg"]
+    >>> found = match_pattern(Table("photos", {"path": names}, str), names, r"(?P<label>\d+)_c(?P<camera>\d)")
+    >>> found.columns["label"], found.columns["camera"]
+    (['0002', '0007'], ['1', '3'])
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error
+    if "label" not in expression.groupindex:
+        raise ValueError(f"pattern is {pattern!r}, which has no group (?P<label>…); name the part that is the class")
+    found = [expression.search(name) for name in names]
+    if missing := [i for i, match in enumerate(found) if match is None]:
+        raise ValueError(
+            f"{len(missing):,} of the {len(names):,} names in {table.source} do not match the pattern {pattern!r}, "
+            f"first {names[missing[0]]}; correct the pattern, or leave these files out"
+        )
+    for name in expression.groupindex:
+        if name in table.columns:
+            raise ValueError(
+                f"{table.source} has a column {name!r} and the pattern finds another; rename one of the two"
+            )
+    added = {name: [match[name] for match in found if match] for name in expression.groupindex}
+    return replace(table, columns={**table.columns, **added})
+
+
+def _csv(path: Path) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[field.strip() for field in row] for row in csv.reader(file) if row]
+            reader = csv.reader(file)
+            numbered = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read ({error}); look for quotes that are not closed") from error
-    if not lines:
+    if not numbered:
         raise ValueError(f"{path} is empty; its first line must name the columns path and label")
-    header, *rows = lines
-    if len(header) == 1:
+    numbers, (header, *rows) = [number for number, _ in numbered[1:]], [fields for _, fields in numbered]
+    if len(header) == 1 and re.search("[;\t]", header[0]):
         raise ValueError(f"{path} has the one column {header[0]!r}; separate path and label by commas")
-    for name in header:
-        if name and header.count(name) > 1:
+    for name, count in Counter(header).items():
+        if name and count > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
-    for number, row in enumerate(rows, 2):
+    for number, row in zip(numbers, rows, strict=True):
         if len(row) != len(header):
             raise ValueError(
                 f"row {number} of {path} has {len(row)} fields, its header has {len(header)}; "
                 "put fields that hold commas in quotes"
             )
-    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+    columns = {name: [row[i] or None for row in rows] for i, name in enumerate(header)}
+    return Table(str(path), columns, lambda row: f"row {numbers[row]} of {path}", is_text=True)
 
 
-def _parquet(path: Path) -> dict[str, list[str]]:
-    parquet = extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table")
-    try:
-        columns = parquet.read_table(path).to_pydict()
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read ({str(error).split('. ')[0]}); save it again") from error
-    # A number that is not equal to itself is NaN, by which many write that it is missing.
-    return {name: ["" if v is None or v != v else str(v) for v in column] for name, column in columns.items()}
+def is_arrow(name: str) -> bool:
+    """Return whether a file is a Parquet or Arrow file by its ending."""
+    return name.lower().endswith((".parquet", ".arrow"))
 
 
-def _numbered(path: Path, raw: Sequence[str], classes: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Labels from 0 on, in the order of the integers or names that the table has, and the name of each."""
-    try:
-        order: list[str] = sorted(sorted(set(raw)), key=int)
-    except ValueError:
-        order = sorted(set(raw))
-    else:
-        for one, other in pairwise(order):
-            if int(one) == int(other):
-                raise ValueError(f"{path} writes the label {int(one)} both {one!r} and {other!r}; write it one way")
-    number = {value: label for label, value in enumerate(order)}
-    name = dict(zip(raw, classes, strict=True))
-    for value, other in zip(raw, classes, strict=True):
-        if name[value] != other:
-            raise ValueError(f"{path} names the label {value} both {name[value]!r} and {other!r}; correct the table")
-    return torch.tensor([number[value] for value in raw]), tuple(name[value] for value in order)
+def _arrow(path: Path) -> Table:
+    """Read Parquet or Arrow files. Columns of bytes are not read: their cells say where they are."""
+    files = [path]
+    if path.is_dir():  # the names of Hugging Face's own caches begin with cache-
+        files = sorted(file for file in path.rglob("*") if is_arrow(file.name) and not file.name.startswith("cache-"))
+    columns: dict[str, list[Any]] = {}
+    counts = []
+    for file in files:
+        found = _one_arrow(file, path)
+        if columns and found.keys() != columns.keys():
+            other = next(iter(found.keys() ^ columns.keys()))
+            raise ValueError(f"{file} and {files[0]} do not have the same columns ({other!r}); keep one kind in {path}")
+        for name, values in found.items():
+            columns.setdefault(name, []).extend(values)
+        counts.append(len(next(iter(found.values()), ())))
+    starts = [0, *accumulate(counts)]
+
+    def row(number: int) -> str:
+        at = bisect_right(starts, number) - 1
+        # Counted as in a CSV file, whose header is row 1.
+        return f"row {number - starts[at] + 2} of {files[at]}"
+
+    return Table(str(path), columns, row)
+
+
+def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
+    table, images = read_arrow(str(file))
+    known = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = known.get("info", {}).get("features", {})
+    rows = range(count_rows(str(file)))
+    columns: dict[str, list[Any]] = {
+        "image" if name == "img" else name: [Cell(str(file), name, row) for row in rows] for name in images
+    }
+    for name in table.column_names:
+        values = table.column(name).to_pylist()
+        # Only NaN differs from itself; it stands for a missing value.
+        values = [None if v is None or v != v or v == "" else v for v in values]
+        if names := features.get(name, {}).get("names"):
+            values = [None if v is None or v < 0 else names[v] for v in values]
+        columns[name] = values
+    words = re.split(r"[^a-z]+", str(file.relative_to(path)).lower()) if file != path else []
+    split = next((word for word in words if word in SPLIT_FOLDERS), None)
+    if split and "split" not in columns:
+        columns["split"] = [split] * len(rows)
+    return columns
 
 
 def _located(path: Path, paths: Sequence[str]) -> list[Location]:
@@ -111,23 +197,10 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
                 raise ValueError(f"{name} lies both in {packed[name]} and in {tar}; remove one of the two")
             packed[name] = location
     located = [packed.get(name.removeprefix("./")) or str(path.parent / name) for name in paths]
-    missing = [name for name in located if isinstance(name, str) and not Path(name).is_file()]
+    missing = [name for name in located if isinstance(name, str) and not os.path.isfile(name)]
     if missing:
         raise FileNotFoundError(
             f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {missing[0]}; "
             "paths start at the folder of the table"
         )
     return located
-
-
-def _aspects(path: Path, widths: Sequence[str], heights: Sequence[str]) -> torch.Tensor:
-    aspects = []
-    for number, size in enumerate(zip(widths, heights, strict=True), 2):
-        try:
-            width, height = map(float, size)
-        except ValueError:
-            width = height = 0.0
-        if not (0 < width < inf and 0 < height < inf):
-            raise ValueError(f"row {number} of {path} has the size {' × '.join(size)}; both must be numbers above 0")
-        aspects.append(width / height)
-    return torch.tensor(aspects)

@@ -1,15 +1,16 @@
-"""How well embeddings retrieve, cluster, verify and identify: functions of embeddings and labels.
+"""Metrics of embeddings: retrieval, clustering, verification and identification.
 
-Embeddings are tensors on any device, arrays, or memory-mapped files larger than RAM; labels are integers,
-any that fit into int64. Nothing here holds a table of all pairs.
+Every function takes embeddings (tensors on any device, arrays, or memory-mapped files larger than RAM) and labels
+(integers that fit into int64). None of them holds a table of all pairs.
 """
 
-from tuplet.evaluation.clustering import ami, clustering, nmi, pairwise_f1
+from tuplet.evaluation.cluster_metrics import ami, clustering, nmi, pairwise_f1
 from tuplet.evaluation.combine import average_views, concatenate
-from tuplet.evaluation.identification import identification, recognition
-from tuplet.evaluation.inputs import Vectors
-from tuplet.evaluation.kmeans import kmeans
-from tuplet.evaluation.lfw import Pairs, read_pairs
+from tuplet.evaluation.graded import ndcg_at_k, relevance
+from tuplet.evaluation.identify import identification, recognition
+from tuplet.evaluation.k_means import kmeans
+from tuplet.evaluation.neighbors import Nearest, nearest
+from tuplet.evaluation.pairs import Pairs, pair_scores, pair_verification, read_pairs, roc, tar_at_far
 from tuplet.evaluation.report import evaluate
 from tuplet.evaluation.retrieval import (
     map_at_r,
@@ -19,8 +20,8 @@ from tuplet.evaluation.retrieval import (
     r_precision,
     recall_at_k,
 )
-from tuplet.evaluation.topk import Nearest, nearest
-from tuplet.evaluation.verification import pair_scores, pair_verification, roc, tar_at_far, verification
+from tuplet.evaluation.vectors import Vectors
+from tuplet.evaluation.vrf import verification
 
 __all__ = [
     "Nearest",
@@ -36,6 +37,7 @@ __all__ = [
     "map_at_r",
     "mean_average_precision",
     "mean_reciprocal_rank",
+    "ndcg_at_k",
     "nearest",
     "nmi",
     "pair_scores",
@@ -46,6 +48,7 @@ __all__ = [
     "read_pairs",
     "recall_at_k",
     "recognition",
+    "relevance",
     "roc",
     "tar_at_far",
     "verification",

@@ -1,4 +1,4 @@
-"""Everything at once, as plain data."""
+"""All metrics of a set of embeddings in one dictionary."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.clustering import clustering
-from tuplet.evaluation.inputs import as_labels, as_seed, as_vectors, positive_integer
+from tuplet.evaluation.cluster_metrics import clustering
+from tuplet.evaluation.inputs import as_labels, as_seed, positive_integer
 from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query, recall_names
-from tuplet.evaluation.verification import verification
+from tuplet.evaluation.vectors import Device, as_vectors
+from tuplet.evaluation.vrf import verification
 
-# The numbers of negatives in table 1 of Sohn 2016.
+# Numbers of negatives in table 1 of Sohn 2016.
 VRF_NEGATIVES = (1, 71)
 
 
@@ -21,21 +22,31 @@ def evaluate(
     *,
     gallery: Any = None,
     gallery_labels: Any = None,
+    groups: Any = None,
+    gallery_groups: Any = None,
     ks: Sequence[int] = (1, 2, 4, 8),
     metric: str = "euclidean",
     ties: str = "pessimistic",
     runs: int = 10,
     bootstrap: int = 0,
     seed: int = 0,
-    device: torch.device | str | None = None,
+    device: Device = None,
 ) -> dict[str, Any]:
-    """Every metric of a set of embeddings, as a dictionary that JSON can hold.
+    """Compute every metric of a set of embeddings, as a dictionary that JSON can hold.
 
-    Retrieval in one pass (`recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision`,
-    `mean_reciprocal_rank`), `nmi`, `f1` and `ami` as means over `runs` of k-means on the queries (0 leaves them out;
-    k-means is Euclidean for metric="dot" too), `vrf_at_1` and `vrf_at_71` where there is no other gallery and there
-    are classes enough. `without_positive` counts the queries that the four list metrics leave out. With `bootstrap`
-    resamples of the queries, `intervals` holds the central 95 % of each retrieval metric.
+    `runs` is the number of runs of k-means on the queries, which is Euclidean for metric="dot"; 0 leaves them out,
+    as several labels for each example do: a clustering cannot meet them.
+    `bootstrap` is the number of resamples of the queries for confidence intervals. `seed` is that of k-means, of the
+    draws of verification and of the resamples. The other arguments are those of `recall_at_k`.
+
+    Returns:
+        `recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision` and `mean_reciprocal_rank`; `nmi`, `f1` and
+        `ami`; `vrf_at_1` and `vrf_at_71`, if there are enough classes and neither a separate gallery nor groups;
+        `without_positive`, the number of queries that the four list metrics leave out; the sizes and settings; and with
+        `bootstrap`, `intervals`, the central 95 % of each retrieval metric.
+
+    Raises:
+        ValueError: if no query has a positive.
 
     >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
     >>> result = evaluate(x, [3, 3, 8, 8], ks=(1,), runs=1)
@@ -46,53 +57,55 @@ def evaluate(
     runs = positive_integer(runs, "runs") if runs else 0
     bootstrap = positive_integer(bootstrap, "bootstrap") if bootstrap else 0
     vectors = as_vectors(embeddings, device=device)
-    classes = as_labels(labels, vectors.count)
+    classes = as_labels(labels, vectors.count, several=True)
     members = None if gallery is None else as_vectors(gallery, "gallery", device)
     recalls = tuple(recall_names(ks).values())
-    values, positives = per_query(
+    values, num_positives = per_query(
         vectors,
         classes,
         metrics=recalls + LIST_METRICS,
         gallery=members,
         gallery_labels=gallery_labels,
+        groups=groups,
+        gallery_groups=gallery_groups,
         metric=metric,
         ties=ties,
     )
     result: dict[str, Any] = {
         "queries": vectors.count,
         "gallery": vectors.count if members is None else members.count,
-        "classes": len(classes.unique()),
+        "classes": len(classes[classes >= 0].unique()) if classes.ndim == 2 else len(classes.unique()),
         "dim": vectors.dim,
-        "without_positive": int((positives == 0).sum()),
+        "without_positive": int((num_positives == 0).sum()),
         "metric": metric,
         "ties": ties,
         "seed": seed,
         "runs": runs,
     }
     result |= {name: values[name].mean().item() for name in recalls}
-    result |= {name: mean_where_defined(values[name], positives, name) for name in LIST_METRICS}
-    if runs:
+    result |= {name: mean_where_defined(values[name], num_positives, name) for name in LIST_METRICS}
+    if runs and classes.ndim == 1:
         result |= clustering(vectors, classes, runs, seed, metric="cosine" if metric == "cosine" else "euclidean")
     for negatives in VRF_NEGATIVES:
-        if members is None and negatives < result["classes"]:
+        if members is None and groups is None and classes.ndim == 1 and negatives < result["classes"]:
             result[f"vrf_at_{negatives}"] = verification(vectors, classes, negatives, seed, metric=metric)["vrf"]
     if bootstrap:
         result["bootstrap"] = bootstrap
-        result["intervals"] = _intervals(values, positives, recalls, bootstrap, seed)
+        result["intervals"] = _intervals(values, num_positives, recalls, bootstrap, seed)
     return result
 
 
 def _intervals(
-    values: dict[str, Tensor], positives: Tensor, recalls: tuple[str, ...], resamples: int, seed: int
+    values: dict[str, Tensor], num_positives: Tensor, recalls: tuple[str, ...], resamples: int, seed: int
 ) -> dict[str, list[float]]:
-    """The 2.5th and 97.5th percentile of each mean over queries drawn with replacement.
+    """Return the 2.5th and 97.5th percentile of each mean over queries drawn with replacement.
 
-    Where none of the drawn has a positive, there is no mean of theirs, and they are drawn again.
+    A resample in which no query has a positive has no mean, and is drawn again.
     """
-    count = len(positives)
+    count = len(num_positives)
     table = torch.stack(list(values.values()), 1)
-    # Recall divides by all queries, the others by those that have a positive; both are drawn anew.
-    counts = torch.stack([(positives > 0) | (name in recalls) for name in values], 1).double()
+    # Recall divides by all queries drawn, the other metrics by those of them that have a positive.
+    counts = torch.stack([(num_positives > 0) | (name in recalls) for name in values], 1).double()
     generator = torch.Generator().manual_seed(seed)
     means: list[Tensor] = []
     while len(means) < resamples:

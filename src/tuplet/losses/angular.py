@@ -1,32 +1,28 @@
 """Angular losses: bound the angle at the negative of a triplet."""
 
-from collections.abc import Callable
 from math import radians, tan
-from typing import Any
 
 from torch import Tensor
 
-from tuplet.losses.base import RowLoss
+from tuplet.losses.base import Normalize, RowLoss
 from tuplet.losses.npair import NPairAllLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 
 
-def _over_pairs(view: View, rows: Callable[..., Any]) -> Tensor:
-    """The mean of a row function over all positive pairs, each a query of its own."""
-    pairs, exists, near = view.pairs()
-    return pairs.mean(rows, own=(exists, near))
-
-
 class AngularLoss(RowLoss):
-    """log[1 + Σ_n exp(4 tan²α (x_a + x_p)·x_n − 2(1 + tan²α) x_a·x_p)] (Wang et al. 2017, equation 8).
+    """Angular loss: log[1 + Σ_n exp(4 tan²α (x_a + x_p)·x_n − 2(1 + tan²α) x_a·x_p)].
 
-    One term for each ordered positive pair (a, p), with the negatives of a; the mean over all of them. α in degrees.
+    One term for each ordered positive pair (a, p), with all negatives n of a. The value is the mean over all pairs
+    (Wang et al. 2017, equation 8).
 
-    Inputs: vectors as they come: the authors derive it for unit length and train without normalising. On unit vectors
-    the exponents are small for small α. Batches of any shape; the authors' have two per class. Takes `max_per_class`,
-    the size of the largest class, and then needs no synchronisation with the device.
+    Args:
+        alpha: α, the bound of the angle at the negative, in degrees.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Relations: the smooth form of `AngularHingeLoss`; `NPairAngularLoss` adds it to `NPairAllLoss`.
+    Inputs: vectors of any length, batches of any shape. The authors derive the loss for unit vectors and train without
+    normalising, with two examples of each class. On unit vectors the exponents are small for small α.
+
+    Related: the smooth form of `AngularHingeLoss`. `NPairAngularLoss` adds it to `NPairAllLoss`.
 
     >>> import torch
     >>> loss = AngularLoss(alpha=45.0)
@@ -36,30 +32,41 @@ class AngularLoss(RowLoss):
     Wang, Zhou, Wen, Liu, Lin: Deep Metric Learning with Angular Loss. ICCV 2017.
     """
 
+    name = "angular"
+    normalize: Normalize = "eval"
+
     def __init__(self, alpha: float = 45.0, max_per_class: int | None = None) -> None:
         super().__init__()
         self.alpha, self.max_per_class = alpha, max_per_class
 
     def value(self, view: View) -> Tensor:
-        """Every positive pair is a query x_a + x_p."""
-        return _over_pairs(view.whole(), self._pairs)
+        """Return the mean over all positive pairs. The query of a pair is x_a + x_p."""
+        return self._mean_over_pairs(view.with_table())
+
+    def _mean_over_pairs(self, view: View) -> Tensor:
+        pairs, exists, near = view.pairs()
+        return pairs.mean(self._pairs, own=(exists, near))
 
     def _pairs(
-        self, s: Tensor, positive: Tensor, negative: Tensor, exists: Tensor, near: Tensor
+        self, s: Tensor, positive: Tensor, negative: Tensor, exists: Tensor, near: Tensor, /
     ) -> tuple[Tensor, Tensor]:
         t = tan(radians(self.alpha)) ** 2
         return softplus(masked_logsumexp(4 * t * s, negative) - 2 * (1 + t) * near), exists
 
 
-class AngularHingeLoss(RowLoss):
-    """[‖x_a − x_p‖² − 4 tan²α ‖x_n − (x_a + x_p)/2‖²]₊, the mean over all triplets (Wang et al. 2017, equation 6).
+class AngularHingeLoss(AngularLoss):
+    """Angular hinge loss: [‖x_a − x_p‖² − 4 tan²α ‖x_n − (x_a + x_p)/2‖²]₊.
 
-    Positive where the angle at n, under which the circle around a and p appears, exceeds α (degrees).
+    The mean over all triplets (Wang et al. 2017, equation 6). A term is above zero if the circle around a and p is
+    seen from n under an angle larger than α.
 
-    Inputs: vectors of any length; the angle does not change with the scale. Takes `max_per_class`, the size of the
-    largest class, and then needs no synchronisation with the device.
+    Args:
+        alpha: α, the bound of the angle at the negative, in degrees.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Relations: `AngularLoss` is its smooth form over all negatives at once; `TripletLoss` bounds distances instead.
+    Inputs: vectors of any length, since the angle does not change with the scale. Batches of any shape.
+
+    Related: `AngularLoss` is its smooth form over all negatives at once. `TripletLoss` bounds distances instead.
 
     >>> import torch
     >>> loss = AngularHingeLoss(alpha=45.0)
@@ -69,15 +76,11 @@ class AngularHingeLoss(RowLoss):
     Wang, Zhou, Wen, Liu, Lin: Deep Metric Learning with Angular Loss. ICCV 2017.
     """
 
-    geometry = "euclidean"
-
-    def __init__(self, alpha: float = 45.0, max_per_class: int | None = None) -> None:
-        super().__init__()
-        self.alpha, self.max_per_class = alpha, max_per_class
+    name, geometry, normalize = "angular_hinge", "euclidean", None
 
     def value(self, view: View) -> Tensor:
-        """Every positive pair is a query at its middle."""
-        return _over_pairs(view, self._pairs)
+        """Return the mean over all triplets. The query of a positive pair is its middle."""
+        return self._mean_over_pairs(view)
 
     def _pairs(
         self, d: Tensor, positive: Tensor, negative: Tensor, exists: Tensor, near: Tensor
@@ -90,7 +93,12 @@ class AngularHingeLoss(RowLoss):
 class NPairAngularLoss(RowLoss):
     """N-pair and angular loss together: `NPairAllLoss` + weight · `AngularLoss` (Wang et al. 2017, equation 9).
 
-    Inputs: vectors of free length, two per class as the authors have it, or any batch. Takes `max_per_class`.
+    Args:
+        alpha: α of the angular loss, in degrees.
+        weight: the weight of the angular loss.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
+
+    Inputs: vectors of free length. Batches of any shape; the authors take two examples of each class.
 
     >>> import torch
     >>> loss = NPairAngularLoss(alpha=45.0, weight=2.0)
@@ -100,12 +108,14 @@ class NPairAngularLoss(RowLoss):
     Wang, Zhou, Wen, Liu, Lin: Deep Metric Learning with Angular Loss. ICCV 2017.
     """
 
+    name, normalize = "npair_angular", "eval"
+
     def __init__(self, alpha: float = 45.0, weight: float = 2.0, max_per_class: int | None = None) -> None:
         super().__init__()
         self.npair, self.angular, self.weight = NPairAllLoss(), AngularLoss(alpha), weight
         self.max_per_class = max_per_class
 
     def value(self, view: View) -> Tensor:
-        """Both losses of one view."""
-        view = view.whole()
+        """Return the weighted sum of both losses."""
+        view = view.with_table()
         return self.npair.value(view) + self.weight * self.angular.value(view)

@@ -1,42 +1,75 @@
-"""What every loss is: a function of rows, and a few options of the call."""
+"""Base class of losses: a function of rows, and the options of a call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tuplet.mining import Mining
-from tuplet.rows import MemoryBank, Ranks, View, checks
+from tuplet.errors import did_you_mean
+from tuplet.mining import Mining, settings_repr
+from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
-from tuplet.rows.masks import equal_labels
-from tuplet.rows.replay import is_small, replay, replayable
-from tuplet.shown import Shown
+from tuplet.rows.masks import SAME, equal_labels
+from tuplet.sampling.base import Batch
+from tuplet.sampling.class_tree import ClassTree
+
+#: The length of vectors: always unit, free, unit outside training only ("eval"), or any (None).
+Normalize = bool | Literal["eval"] | None
 
 
-class RowLoss(Shown):
-    """A loss of one's own is a geometry and a method `rows`.
+class RowLoss(nn.Module):
+    """Base class of all losses: a function of rows of similarities or distances.
 
-    `rows(s, positive, negative)` gets a block of the table, R queries by M gallery members (dot products, or distances
-    with geometry "euclidean"), and the masks of each query's positives and negatives, and gives a total and a count for
-    each query. The value is Σ totals / Σ counts. Block sizes, galleries, processes, precision, gradients, `weights` and
-    `torch.compile` follow from that.
+    A subclass defines `rows(s, positive, negative)`. It gets a block of the table of R queries by M gallery members and
+    the masks of each query's positives and negatives. It returns a total and a count for each query. The value of the
+    loss is Σ totals / Σ counts. Blocks, galleries, processes, precision, gradients, `weights` and `torch.compile`
+    work without further code. The arguments of `rows` are positional; a parameter that learns must be one of them.
 
     >>> from tuplet.rows import masked_logsumexp
     >>> class Lifted(RowLoss):
+    ...     normalize = True
     ...     def rows(self, s, positive, negative):
     ...         pull, push = masked_logsumexp(-s, positive), masked_logsumexp(s, negative)
     ...         return torch.relu(pull + push), positive.any(1) & negative.any(1)
     >>> round(Lifted()(torch.eye(4), torch.tensor([0, 0, 1, 1])).item(), 4)
     0.6931
 
-    A loss that needs more than one look, or learns something, overrides `value(view)`: see `tuplet.rows.View`. One with
-    `moves_gallery = False` holds the gallery constant; one that sets `self.mining` gets the pairs that the rule keeps.
+    A loss that needs several passes, or learns something, overrides `value(view)`: see `tuplet.rows.View`. A loss that
+    sets `self.mining` to a rule gets only the pairs that the rule keeps.
+
+    These facts about a loss, set on its class, are all that `tuplet.train` and the command line need to know:
+
+    Attributes:
+        name: the name in `LOSSES` and on the command line, if the loss is exported.
+        geometry: the table holds dot products ("dot") or Euclidean distances ("euclidean").
+        moves_gallery: gradients flow into the gallery; False holds it constant.
+        normalize: the vectors that it is defined on. True: unit vectors. "eval": vectors of free length in training,
+            unit vectors afterwards. False: vectors of free length. None: vectors of any length, usually unit.
+        batch: the batches that it needs. "classes": several examples of each class. "pairs": exactly two of each class.
+            "triplets": anchor, positive and negative in turn. "groups": uniform n-groups without repeated examples.
+            "neighbors": classes that lie near each other, with a tree of all classes. "one_class": one class, then
+            negatives.
+        takes_gallery: it can be computed against any gallery, such as a memory bank.
+        weighs_pairs: it is a function of the table of pairs, so that it has `weights`.
+        marks_active: it can tell which triplets of a batch of triplets have a loss: `active`.
+        joint: it is called with the parts of an embedding, `loss([part, …], labels)`, and not with each for itself.
+        proxies: learned vectors (num_classes · centers, dim), set in `__init__` as a parameter; None for other losses.
+        centers: the number of proxies of each class, which follow each other.
     """
 
+    name: str | None = None
     geometry: geo.Geometry = "dot"
     moves_gallery: bool = True
+    normalize: Normalize = None
+    batch: Batch = "classes"
+    takes_gallery: bool = True
+    weighs_pairs: bool = True
+    marks_active: bool = False
+    joint: bool = False
+    proxies: Tensor | None
+    centers: int = 1
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -49,17 +82,22 @@ class RowLoss(Shown):
         # Set here and not in the class, where it would hide a rule that is registered as a submodule.
         self.mining: Any = None
         self.max_per_class: int | None = None
+        self.proxies = None
 
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """The total and the count of each query of a block."""
+    def extra_repr(self) -> str:
+        """Return the settings, as `repr` shows them."""
+        return settings_repr(self)
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return the total and the count of each query of a block."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(s, positive, negative)")
 
     def value(self, view: View) -> Tensor:
-        """The loss of what is in view."""
+        """Return the loss of a view."""
         return view.mean(self.rows)
 
     def arrange(self, view: View) -> View:
-        """What is to be looked at, given the batch: losses with proxies put them on one side."""
+        """Return the view to compute, given that of the batch: losses with proxies put them on one side."""
         return view
 
     def forward(
@@ -69,37 +107,43 @@ class RowLoss(Shown):
         *,
         gallery: Tensor | MemoryBank | None = None,
         gallery_labels: Tensor | None = None,
-        ranks: Any = False,
-        same: Callable[[Tensor, Tensor], Tensor] | None = None,
+        distributed: Any = False,
+        same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
         block_rows: int | None = None,
         max_per_class: int | None = None,
         check_finite: bool = False,
         check_labels: bool = False,
     ) -> Tensor:
-        """The loss of a batch, a scalar; what does not fit is a ValueError or a TypeError that names the remedy.
+        """Return the loss of a batch, a scalar.
 
         Args:
-            embeddings: the queries, (N, d), of any float type; as they are, never normalised here.
+            embeddings: the queries, (N, d), of any float type, as they are; only losses of cosines make them unit.
             labels: their classes, (N,) integers.
-            gallery: what the queries look at: (M, d) vectors or a `MemoryBank`; the batch itself where left out.
+            gallery: vectors (M, d) or a `MemoryBank` to compare the queries with; by default the batch itself.
             gallery_labels: the classes of the gallery's vectors.
-            ranks: True, or a process group: the gallery is the batches of all its processes. With a gallery given,
-                each process's queries look at its own, and the value is that of all queries.
-            same: function of a block of query labels and of the gallery labels that gives the boolean table (R, M) of
-                who is alike; the labels may then have any shape and type with a row for each vector.
-            block_rows: how many queries to work on at once; where left out, `tuplet.rows.default_block_rows` decides.
-            max_per_class: the size of the largest class, which losses of positive pairs and triplets otherwise read
-                from the labels at the cost of one synchronisation; other losses have no use for it.
+            distributed: True, or a process group: the gallery is the batches of all its processes. With a gallery
+                given, each process compares its queries with its own, and the value is that of all queries.
+            same: function of a block of query labels and of the gallery labels that returns a boolean table (R, M) of
+                positives; the labels may then have any shape and type with a row for each vector. "any" is by name that
+                of examples with several labels, (N, L) padded with −1: a positive shares any of them.
+            block_rows: number of queries to work on at once; by default `tuplet.rows.default_block_rows` decides.
+            max_per_class: the size of the largest class, which losses over positive pairs and triplets otherwise read
+                from the labels at the cost of one synchronisation; other losses ignore it.
             check_finite: refuse NaN and infinite embeddings.
             check_labels: check label values on a GPU too.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong; the message says what to do.
+            RuntimeError: `rows` reads a parameter from `self`, or the loss is called under saved-tensor hooks or a
+                transform of `torch.func`.
         """
-        view = look(
+        view = view_of(
             self,
             embeddings,
             labels,
             gallery,
             gallery_labels,
-            ranks,
+            distributed,
             same,
             block_rows,
             max_per_class,
@@ -107,7 +151,12 @@ class RowLoss(Shown):
             check_labels,
         )
         try:
-            value = evaluate(self, view)
+            # Rows keep their precision whatever autocast surrounds them.
+            with torch.autocast(embeddings.device.type, enabled=False):
+                if paths.choose(paths.Work(view, "call")) == "cuda_graph":
+                    value = cuda_graphs.replay(self, view, lambda view: self.value(self.arrange(view)))
+                else:
+                    value = self.value(self.arrange(view))
         except RuntimeError as error:
             for sign, remedy in _SURROUNDINGS.items():
                 if sign in str(error):
@@ -117,6 +166,16 @@ class RowLoss(Shown):
             view.rule.advance()
         return value
 
+    def end_epoch(self) -> None:
+        """Called by training after each epoch, for losses with a schedule."""
+
+    def set_tree(self, tree: ClassTree) -> None:
+        """Called by training as an epoch starts, if the sampler makes a tree of classes, for losses that use one."""
+
+    def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
+        """Return a mask of the triplets, in their order, that have a loss above zero."""
+        raise NotImplementedError(f"{type(self).__name__} does not tell which triplets have a loss")
+
     def weights(
         self,
         embeddings: Tensor,
@@ -124,56 +183,43 @@ class RowLoss(Shown):
         *,
         gallery: Tensor | MemoryBank | None = None,
         gallery_labels: Tensor | None = None,
-        same: Callable[[Tensor, Tensor], Tensor] | None = None,
+        same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
     ) -> Tensor:
-        """w[i, j] = ∂value/∂v_ij, with v_ij the similarity or distance of the ordered pair (i, j).
+        """Return w[i, j] = ∂value/∂v_ij, with v_ij the similarity or distance of the ordered pair (i, j).
 
-        The surrogate Σ w_ij·v_ij, with w held constant, has the loss's own gradient (Unified view 2019, Theorem
-        3.1), but for a `norm_penalty`; where `moves_gallery` is False, with the vector of j held constant too. With a
-        gallery it is that of the queries: what gallery members are to each other is constant. The table is formed
-        whole here.
+        The surrogate Σ w_ij·v_ij, with w held constant, has the gradient of the loss (Unified view 2019, Theorem 3.1),
+        except for a `norm_penalty`; where `moves_gallery` is False, with the vector of j held constant too. With a
+        gallery it has the gradient by the queries: similarities among gallery members are constants. This computes the
+        whole table at once, and works under `torch.no_grad()`.
 
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
         [[0.0, -0.5], [-0.5, 0.0]]
         """
-        # They are a derivative, also where somebody who only looks has turned gradients off.
+        if not self.weighs_pairs:
+            raise TypeError(
+                f"{type(self).__name__} is no function of pairs alone and has no weights; look at gradients"
+            )
         with torch.inference_mode(False), torch.enable_grad():
-            view = look(self, embeddings, labels, gallery, gallery_labels, same=same)
+            view = view_of(self, embeddings, labels, gallery, gallery_labels, same=same)
             return table_weights(self, self.arrange(view))
 
 
-#: Where a loss cannot be computed, by what torch says there, and what to do instead.
+#: Surroundings in which a loss cannot be computed: a part of the message of torch, and what to do instead.
 _SURROUNDINGS = {
     "saved tensor hooks": (
         "under saved-tensor hooks, such as save_on_cpu's or those of checkpoint(use_reentrant=False); call it outside "
         "of them: it holds one block of its table at a time"
     ),
-    "setup_context": "inside torch.func's grad, vjp, jvp or vmap; take its gradient by backward() or autograd.grad",
+    **dict.fromkeys(
+        ("setup_context", "functorch", "vmap"),
+        "inside torch.func's grad, vjp, jvp or vmap; take its gradient by backward() or autograd.grad",
+    ),
 }
-_TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
-
-
-def evaluate(loss: RowLoss, view: View) -> Tensor:
-    """The loss of a view: as it stands, or on a GPU, where its launches take longer than its work, as one launch."""
-    names = tuple([name for name in _TENSORS if getattr(view, name) is not None])
-    tensors = [getattr(view, name) for name in names]
-
-    def run(inputs: Sequence[Tensor]) -> Tensor:
-        given: dict[str, Any] = dict(zip(names, inputs, strict=True))
-        with torch.autocast(view.queries.device.type, enabled=False):
-            return loss.value(loss.arrange(replace(view, **given)))
-
-    fixed = view.ranks is None and view.same is equal_labels and not view.checks_values
-    columns = view.there.shape[0]
-    if fixed and replayable(view.queries, columns):
-        small, options = is_small(view.queries, columns), (names, view.block_rows, view.max_per_class)
-        return replay(loss, run, tensors, small, options)
-    return run(tensors)
 
 
 def table_weights(loss: RowLoss, view: View) -> Tensor:
-    """The derivative of the loss by the whole table of a view."""
+    """Return the derivative of the loss by the whole table of a view."""
     with torch.autocast(view.queries.device.type, enabled=False):
         q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
         table = geo.table(q, g, view.geometry).requires_grad_()
@@ -184,23 +230,27 @@ def table_weights(loss: RowLoss, view: View) -> Tensor:
     return weights
 
 
-def look(
+def view_of(
     loss: RowLoss,
     embeddings: Tensor,
     labels: Tensor,
     gallery: Tensor | MemoryBank | None = None,
     gallery_labels: Tensor | None = None,
-    ranks: Any = False,
-    same: Callable[[Tensor, Tensor], Tensor] | None = None,
+    distributed: Any = False,
+    same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
     block_rows: int | None = None,
     max_per_class: int | None = None,
     check_finite: bool = False,
     check_labels: bool = False,
 ) -> View:
-    """Check what was given and lay it out as a view."""
+    """Check the arguments of a call and return its view."""
     custom = same is not None
-    # One of several processes may have no rows: those of all are the batch.
-    checks.check_vectors(embeddings, "embeddings", empty=ranks is not False)
+    if isinstance(same, str):
+        if same not in SAME:
+            raise ValueError(f"same is {same!r}; {did_you_mean(same, SAME)}, or give a function")
+        same = SAME[same]
+    # One of several processes may have no rows.
+    checks.check_vectors(embeddings, "embeddings", empty=distributed is not False)
     checks.check_labels(labels, embeddings, "labels", custom)
     gallery, gallery_labels, valid = _checked_gallery(embeddings, gallery, gallery_labels, custom)
     if check_finite:
@@ -213,9 +263,9 @@ def look(
         labels = labels.long()
         gallery_labels = None if gallery_labels is None else gallery_labels.long()
     across, first = None, 0
-    if ranks is not False:
-        across = Ranks(None if ranks is True else ranks)
-        sizes = across.sizes(embeddings.shape[0], embeddings.device)
+    if distributed is not False:
+        across = ProcessGroup(None if distributed is True else distributed)
+        sizes = across.sizes(embeddings=embeddings, labels=labels)
         if not sum(sizes):
             raise ValueError(
                 f"embeddings must not be empty in all {len(sizes)} processes; give one at least one vector"
@@ -238,16 +288,30 @@ def look(
         block_rows=block_rows,
         max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
         checks_values=checks.reads_values(labels, check_labels),
-        ranks=across,
+        group=across,
         split=across is not None and gallery is None,
         first=first,
+        parameters=_learnable(loss),
     )
+
+
+def _learnable(loss: RowLoss) -> dict[str, Tensor]:
+    """Return the parameters that learn, by name; `named_parameters` takes longer than a small loss does."""
+    found: dict[str, Tensor] = {}
+    modules: list[tuple[str, nn.Module]] = [("", loss)]
+    for prefix, module in modules:
+        inside = vars(module)
+        modules += [(f"{prefix}{name}.", child) for name, child in inside["_modules"].items() if child is not None]
+        for name, x in inside["_parameters"].items():
+            if x is not None and x.requires_grad:
+                found[prefix + name] = x
+    return found
 
 
 def _checked_gallery(
     embeddings: Tensor, gallery: Tensor | MemoryBank | None, labels: Tensor | None, custom: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gallery's vectors, their labels, and which of them count where it is a memory; no gallery, nothing."""
+    """Return the gallery's vectors, their labels and, for a memory bank, the mask of the filled rows."""
     if gallery is None:
         if labels is not None:
             raise ValueError("gallery_labels were given without a gallery; pass gallery=, or leave both out")
@@ -256,7 +320,7 @@ def _checked_gallery(
     if isinstance(gallery, MemoryBank):
         if labels is not None:
             raise ValueError("gallery_labels were given beside a memory bank, which has its own; leave them out")
-        # Copies, since the next batch may be added before the gradient comes back.
+        # Copies, since the next batch may be added before the backward pass.
         labels, valid = gallery.labels.clone(), gallery.valid()
         gallery = gallery.vectors.to(geo.table_dtype(embeddings.dtype), copy=True)
     if labels is None:
@@ -267,18 +331,8 @@ def _checked_gallery(
     return gallery, labels, valid
 
 
-def check_mining(mining: Any) -> Any:
-    """A rule or None, nothing else."""
-    if mining is not None and not isinstance(mining, Mining):
-        raise TypeError(
-            f"mining must be None or a rule such as tuplet.mining.ValidTriplet(), got {mining!r}; "
-            "the rules are ValidTriplet, SemiHard, DistanceWeighted and NonTrivial"
-        )
-    return mining
-
-
 def check_one_positive(view: View, name: str, remedy: str) -> None:
-    """No query has more than one positive, where label values may be looked at."""
+    """Raise where a query has more than one positive, if label values are checked."""
     if view.checks_values and view.size:
         count = replace(view, max_per_class=None).members().exists.sum(1)
         if (count > 1).any():

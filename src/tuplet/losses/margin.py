@@ -1,26 +1,28 @@
 """Margin loss: every pair against one boundary."""
 
-from types import EllipsisType
-
 import torch
 from torch import Tensor, nn
 
-from tuplet.losses.base import RowLoss, check_mining
-from tuplet.mining import DistanceWeighted, Mining
+from tuplet.losses.base import RowLoss
+from tuplet.mining import Mining, as_rule
 from tuplet.rows import View
 
 
 class MarginLoss(RowLoss):
-    """[m + d − β]₊ on positives, [m − d + β]₊ on negatives.
+    """Margin loss: [m + d − β]₊ on positives, [m − d + β]₊ on negatives.
 
-    The sum over the ordered pairs that mining keeps, divided by the number of pairs whose term is above zero. By
-    default the negatives are drawn by `mining.DistanceWeighted()`, as the authors have it; `mining=None` takes all
-    pairs.
+    The sum over the ordered pairs that mining keeps, divided by the number of pairs whose term is above zero.
 
-    Inputs: unit vectors. With `learn_beta` the boundary β is a parameter: give `loss.parameters()` to the optimiser
-    too.
+    Args:
+        beta: β, the boundary between positive and negative distances.
+        margin: m, the distance that pairs keep from the boundary.
+        learn_beta: make β a parameter; give `loss.parameters()` to the optimizer too.
+        mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. The authors draw the
+            negatives by `DistanceWeighted()`.
 
-    Relations: `ContrastiveLoss` is its square with no slack for positives; `RankedListLoss` weighs the negatives.
+    Inputs: unit vectors.
+
+    Related: `ContrastiveLoss` squares the terms and pulls all positives. `RankedListLoss` weighs the negatives.
 
     >>> loss = MarginLoss(beta=1.2, margin=0.2, mining=None)
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -29,30 +31,29 @@ class MarginLoss(RowLoss):
     Wu, Manmatha, Smola, Krähenbühl: Sampling Matters in Deep Embedding Learning. ICCV 2017.
     """
 
-    geometry = "euclidean"
+    name, geometry, normalize = "margin", "euclidean", True
 
     def __init__(
         self,
         beta: float = 1.2,
         margin: float = 0.2,
         learn_beta: bool = False,
-        mining: Mining | EllipsisType | None = ...,
+        mining: Mining | str | None = "distance_weighted",
     ) -> None:
         super().__init__()
         self.margin = margin
-        # A rule that draws keeps count of its calls, so every loss gets one of its own.
-        self.mining = DistanceWeighted() if mining is ... else check_mining(mining)
+        self.mining = as_rule(mining)
         self.beta: nn.Parameter | float = nn.Parameter(torch.tensor(float(beta))) if learn_beta else float(beta)
 
     def value(self, view: View) -> Tensor:
-        """The rows; a β that learns is an input of theirs."""
+        """Return the mean over pairs. A learned β is an input of `rows`, so that it gets a gradient."""
         return view.mean(self.rows, shared=(self.beta,) if isinstance(self.beta, Tensor) else ())
 
     def rows(
-        self, s: Tensor, positive: Tensor, negative: Tensor, learned: Tensor | None = None
+        self, d: Tensor, positive: Tensor, negative: Tensor, learned: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Each pair against its side of the boundary."""
+        """Return the sum over the pairs of each query and the number of terms that are not zero."""
         beta = self.beta if learned is None else learned
-        pull, push = (self.margin + s - beta).relu(), (self.margin - s + beta).relu()
+        pull, push = (self.margin + d - beta).relu(), (self.margin - d + beta).relu()
         terms = torch.where(positive, pull, torch.where(negative, push, 0))
         return terms.sum(1), (terms != 0).sum(1)

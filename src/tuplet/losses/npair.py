@@ -1,30 +1,51 @@
 """N-pair losses: one positive against many negatives at once."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from tuplet.losses.base import RowLoss, check_one_positive
+from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
 from tuplet.rows.masks import equal_labels
 
+Variant = Literal["mc", "ovo", "triplet"]
 
-class NPairLoss(RowLoss):
-    """log(1 + Σ_{j≠i} e^{x_i·x_j⁺ − x_i·x_i⁺}), the mean over N pairs of N classes (Sohn 2016, equation 7).
 
-    The batch has exactly two examples of each class: the first occurrence is the query x_i, the second its positive
-    x_i⁺, and the other classes' seconds are its negatives. With a gallery, every row of the batch is a query, and the
-    gallery holds one positive for each query label. variant="ovo" is Σ_{j≠i} log(1 + e^{x_i·x_j⁺ − x_i·x_i⁺})
-    (equation 8). `symmetric` takes the mean with the roles swapped (footnote 2). `norm_penalty` times the mean
-    squared length of all the vectors used is added (section 3.2.2).
+class ScaledLoss(RowLoss):
+    """Base of the losses of products without a boundary, which need vectors of free length or a `scale`."""
 
-    Inputs: vectors of free length, or unit vectors with a `scale` that multiplies the products: without one the loss of
-    unit vectors cannot fall far. `sampling.NPairSampler` makes such batches.
+    def __init__(self, scale: float = 1.0, max_per_class: int | None = None) -> None:
+        super().__init__()
+        self.scale, self.max_per_class = scale, max_per_class
 
-    Relations: with unit vectors and a scale this is what others call InfoNCE; `NPairAllLoss` takes batches of any
-    shape.
+    @property
+    def normalize(self) -> Literal["eval"] | None:  # type: ignore[override]
+        """Return "eval" (free length in training) without a scale, None (any length) with one."""
+        return "eval" if self.scale == 1.0 else None
+
+
+class NPairLoss(ScaledLoss):
+    """N-pair loss: log(1 + Σ_{j≠i} e^{x_i·x_j⁺ − x_i·x_i⁺}), the mean over N pairs of N classes.
+
+    The batch has exactly two examples of each class. The first one is the query x_i, the second one its positive x_i⁺,
+    and the second ones of the other classes are its negatives (Sohn 2016, equation 7). With a gallery, every row of the
+    batch is a query, and the gallery holds one positive for each query label.
+
+    Args:
+        variant: "mc" for the equation above, or "ovo" for Σ_{j≠i} log(1 + e^{x_i·x_j⁺ − x_i·x_i⁺}) (equation 8).
+            "triplet" for that paper's triplet baseline (section 4): pairs 2t and 2t + 1 of the batch, in its order,
+            form two triplets, log(1 + e^{x_i·x_j⁺ − x_i·x_i⁺}) with the positive of the other pair as the negative.
+        symmetric: take the mean with the roles of first and second examples exchanged (footnote 2).
+        norm_penalty: the weight of the mean squared length of all vectors used, which is added (section 3.2.2).
+        scale: a factor of the dot products.
+
+    Inputs: vectors of free length, or unit vectors with a `scale`; two examples of each class, as
+    `sampling.NPairSampler` draws them. Without a scale the loss of unit vectors cannot fall far.
+
+    Related: with unit vectors and a scale it is known as InfoNCE. `NPairAllLoss` takes batches of any shape.
 
     >>> loss = NPairLoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -33,46 +54,62 @@ class NPairLoss(RowLoss):
     Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NIPS 2016.
     """
 
+    name, batch = "npair", "pairs"
+    # A memory bank holds many positives of a query.
+    takes_gallery = False
+
     def __init__(
-        self,
-        variant: Literal["mc", "ovo"] = "mc",
-        symmetric: bool = False,
-        norm_penalty: float = 0.0,
-        scale: float = 1.0,
+        self, variant: Variant = "mc", symmetric: bool = False, norm_penalty: float = 0.0, scale: float = 1.0
     ) -> None:
-        super().__init__()
-        if variant not in ("mc", "ovo"):
-            raise ValueError(f"NPairLoss has no variant {variant!r}; choose 'mc' or 'ovo'")
-        self.variant, self.symmetric, self.norm_penalty, self.scale = variant, symmetric, norm_penalty, scale
+        super().__init__(scale)
+        if variant not in get_args(Variant):
+            raise ValueError(f"variant is {variant!r}; it must be 'mc', 'ovo' or 'triplet'")
+        self.variant, self.symmetric, self.norm_penalty = variant, symmetric, norm_penalty
 
     def value(self, view: View) -> Tensor:
-        """Firsts against seconds, and the other way round if symmetric."""
+        """Return the mean over the first examples as queries, and over the second ones if symmetric."""
+        if self.variant == "triplet":
+            refuse_gallery(self, view)
         there = view.select(*_pairs(view)) if view.gallery is None else view
         ways = (there, _swapped(there)) if self.symmetric else (there,)
-        # Pairs of equal labels have been looked at; who is alike by another comparison, or in a gallery, has not.
+        # `_pairs` has checked equal labels. Another comparison or a gallery is still to be checked.
         if view.gallery is not None or view.same is not equal_labels:
             for way in ways:
                 check_one_positive(way, "NPairLoss", "use NPairAllLoss for batches and galleries of any shape")
-        value, *turned = (way.mean(self.rows) for way in ways)
-        if turned:
-            value = (value + turned[0]) / 2
+        value, *swapped = (self._mean(way) for way in ways)
+        if swapped:
+            value = (value + swapped[0]) / 2
         if self.norm_penalty:
             value = value + self.norm_penalty * _mean_square(view)
         return value
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """One positive a row."""
+        """Return the term of each query that has its positive."""
         s = s * self.scale
         near = masked_sum(s, positive)
-        if self.variant == "mc":
-            total = softplus(masked_logsumexp(s, negative) - near)
-        else:
+        if self.variant == "ovo":
             total = masked_sum(softplus(s - near[:, None]), negative)
+        else:
+            total = softplus(masked_logsumexp(s, negative) - near)
         return total, positive.any(1)
+
+    def _mean(self, view: View) -> Tensor:
+        if self.variant != "triplet":
+            return view.mean(self.rows)
+        place = torch.arange(view.size, device=view.labels.device)
+        return view.mean(self._triplets, own=(place ^ 1,), other=(place,))
+
+    def _triplets(
+        self, s: Tensor, positive: Tensor, negative: Tensor, partner: Tensor, place: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the term of each query, with the other pair as its only negative; an odd pair has none."""
+        negative = negative & (place == partner[:, None])
+        total, defined = self.rows(s, positive, negative)
+        return total, defined & negative.any(1)
 
 
 def _pairs(view: View) -> tuple[Tensor, Tensor]:
-    """The first and the second example of each class."""
+    """Return the indices of the first and of the second example of each class, in the order of the first ones."""
     labels = view.labels
     if labels.ndim != 1 or labels.shape[0] % 2:
         raise ValueError(
@@ -88,16 +125,18 @@ def _pairs(view: View) -> tuple[Tensor, Tensor]:
                 f"NPairLoss needs exactly two examples of each class, but class {classes[odd].item()} has "
                 f"{int(counts[odd])}; use NPairSampler, or NPairAllLoss for batches of any shape"
             )
-    return order[0::2], order[1::2]
+    first, second = order[0::2], order[1::2]
+    place = first.argsort()
+    return first[place], second[place]
 
 
 def _filled(view: View) -> Tensor | slice:
-    """Which of the gallery there are: all, unless it is a memory."""
+    """Return the gallery members that exist: all of them, unless the gallery is a memory bank."""
     return slice(None) if view.valid is None else view.valid
 
 
 def _mean_square(view: View) -> Tensor:
-    """The mean squared length of the vectors used. A gallery is that of all processes, and counts once."""
+    """Return the mean squared length of the vectors used. A gallery is the same in all processes and counts once."""
 
     def squares(vectors: Tensor) -> Tensor:
         each = vectors.to(view.dtype).square().sum(1)
@@ -106,16 +145,16 @@ def _mean_square(view: View) -> Tensor:
     used = squares(view.queries)
     if view.gallery is not None:
         there = squares(view.gallery[_filled(view)])
-        used = view.ranks.sum(used + there / view.ranks.world) if view.ranks else used + there
+        used = view.group.sum(used + there / view.group.world) if view.group else used + there
     return used[0] / used[1]
 
 
 def _swapped(view: View) -> View:
-    """The gallery as queries, the queries as gallery: those of all processes."""
+    """Exchange the queries, those of all processes, and the gallery."""
     there, here, labels = _filled(view), view.queries, view.labels
-    if view.ranks and not view.split:
-        sizes = view.ranks.sizes(view.size, here.device)
-        here, labels = view.ranks.gather(here, sizes), view.ranks.gather(labels, sizes)
+    if view.group and not view.split:
+        sizes = view.group.sizes(embeddings=here, labels=labels)
+        here, labels = view.group.gather(here, sizes), view.group.gather(labels, sizes)
     return replace(
         view,
         queries=view.there[there],
@@ -127,16 +166,19 @@ def _swapped(view: View) -> View:
     )
 
 
-class NPairAllLoss(RowLoss):
-    """log[1 + Σ_n e^{x_a·x_n − x_a·x_p}] over every (a, p), with all negatives n of a (Wang et al. 2017, equation 10).
+class NPairAllLoss(ScaledLoss):
+    """N-pair loss over all pairs: log[1 + Σ_n e^{x_a·x_n − x_a·x_p}] for every (a, p), with all negatives n of a.
 
-    The mean over all ordered positive pairs (a, p).
+    The mean over all ordered positive pairs (a, p) (Wang et al. 2017, equation 10).
 
-    Inputs: vectors of free length, or unit vectors with a `scale` that multiplies the products; batches of any shape.
-    It takes `max_per_class` as the other losses of positive pairs do, and has no need of it.
+    Args:
+        scale: a factor of the dot products.
+        max_per_class: not needed; taken as by the other losses of positive pairs.
 
-    Relations: on an N-pair batch each example is a query once, and meets both examples of each other class, where
-    `NPairLoss` lets firsts meet seconds only.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+
+    Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query
+    and meets both examples of each other class.
 
     >>> loss = NPairAllLoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -145,25 +187,26 @@ class NPairAllLoss(RowLoss):
     Wang, Zhou, Wen, Liu, Lin: Deep Metric Learning with Angular Loss. ICCV 2017.
     """
 
-    def __init__(self, scale: float = 1.0, max_per_class: int | None = None) -> None:
-        super().__init__()
-        self.scale, self.max_per_class = scale, max_per_class
+    name = "npair_all"
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """One sum over negatives serves all the positives of a query."""
+        """Return the sum over the positives of each query. All of them share one sum over negatives."""
         s = s * self.scale
         push = masked_logsumexp(s, negative)
         return masked_sum(softplus(push[:, None] - s), positive), positive.sum(1)
 
 
-class NCALoss(RowLoss):
-    """−log(Σ_P e^{x_i·x_j} / Σ_{j≠i} e^{x_i·x_j}), the mean over queries (Sohn 2016, equation 9).
+class NCALoss(ScaledLoss):
+    """Neighbourhood components analysis: −log(Σ_P e^{x_i·x_j} / Σ_{j≠i} e^{x_i·x_j}), the mean over queries.
 
-    Neighbourhood components analysis with several positives: the probability that a random neighbour is of one's class.
+    The fraction is the probability that a random neighbour is of the same class (Sohn 2016, equation 9).
 
-    Inputs: vectors of free length, or unit vectors with a `scale` that multiplies the products.
+    Args:
+        scale: a factor of the dot products.
 
-    Relations: with one positive a query it is `NPairAllLoss`. `ProxyNCALoss` looks at proxies instead.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+
+    Related: equal to `NPairAllLoss` if each query has one positive. `ProxyNCALoss` compares with proxies instead.
 
     >>> loss = NCALoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -172,13 +215,14 @@ class NCALoss(RowLoss):
     Goldberger, Roweis, Hinton, Salakhutdinov: Neighbourhood Components Analysis. NIPS 2004.
     """
 
+    name = "nca"
+
     def __init__(self, scale: float = 1.0) -> None:
-        super().__init__()
-        self.scale = scale
+        super().__init__(scale)
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """As log(1 + Σ_N/Σ_P), which neither under- nor overflows."""
+        """Return log(1 + Σ_N/Σ_P) for each query that has positives, which neither under- nor overflows."""
         s, defined = s * self.scale, positive.any(1)
-        # Without positives and negatives it is −∞ less −∞.
+        # Without positives and negatives the difference is −∞ − (−∞).
         gap = torch.where(defined, masked_logsumexp(s, negative) - masked_logsumexp(s, positive), 0)
         return softplus(gap), defined

@@ -1,4 +1,4 @@
-"""Proxy losses: the gallery, or the queries, are learned vectors, one for each class."""
+"""Proxy losses: the gallery, or the queries, are learned vectors, one or more for each class."""
 
 from dataclasses import replace
 
@@ -7,57 +7,97 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss, check_one_positive
-from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
+from tuplet.losses.sharded import hold, sharded_softmax, softmax_term
+from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
 
 
-def _proxies(num_classes: int, dim: int) -> nn.Parameter:
-    """Random directions of about unit length."""
-    if num_classes < 1 or dim < 1:
-        raise ValueError(f"proxies need num_classes and dim of at least 1, got num_classes={num_classes} and dim={dim}")
-    return nn.Parameter(torch.randn(num_classes, dim) / dim**0.5)
+class ProxyLoss(RowLoss):
+    """Base of the losses with proxies: the parameter `proxies` is the gallery of the batch.
 
+    A loss with several proxies for each class gives their number and sets it as `centers`. With `sharded` each process
+    holds the proxies of its share of the classes, `shard`, alone.
+    """
 
-def _beside(view: View, proxies: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """The proxies and their labels, fit to stand beside the batch of a view."""
-    if view.gallery is not None:
-        raise ValueError(f"{name} has its proxies for a gallery and takes no other; leave gallery= out")
-    if view.queries.shape[1] != proxies.shape[1]:
-        raise ValueError(
-            f"{name} was made for dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
-            "make the loss with the model's dimension"
-        )
-    check_device(f"{name} is", proxies.device, "embeddings", view.queries.device)
-    if view.checks_values and view.same is equal_labels:
-        wrong = (view.labels < 0) | (view.labels >= proxies.shape[0])
-        if wrong.any():
+    takes_gallery = False
+    proxies: nn.Parameter
+
+    def __init__(self, num_classes: int, dim: int, centers: int = 1, sharded: bool = False) -> None:
+        super().__init__()
+        if num_classes < 1 or dim < 1:
+            raise ValueError(f"num_classes and dim must be at least 1, got num_classes={num_classes} and dim={dim}")
+        if centers < 1:
+            raise ValueError(f"centers is {centers}; it must be at least 1, the number of vectors of each class")
+        self.num_classes, self.sharded = num_classes, sharded
+        self._shard, generator = range(num_classes), None
+        if sharded:
+            group = ProcessGroup()
+            self._shard = range(*group.shares(num_classes)[group.rank])
+            # Processes usually share a seed, and would otherwise start with copies of the same vectors.
+            generator = torch.Generator().manual_seed((torch.initial_seed() + group.rank) % 2**63)
+        # Random directions of about unit length.
+        self.proxies = nn.Parameter(torch.randn(len(self.shard) * centers, dim, generator=generator) / dim**0.5)
+
+    def arrange(self, view: View) -> View:
+        """Make the proxies the gallery, with the proxies of one class as positives of each query."""
+        gallery, labels = self.labelled_proxies(view)
+        view = replace(view, gallery=gallery, gallery_labels=labels, member=False)
+        if view.same is not equal_labels:
+            firsts = replace(view, gallery=gallery[:: self.centers], gallery_labels=labels[:: self.centers])
+            check_one_positive(firsts, type(self).__name__, "use ProxyAnchorLoss for examples of several classes")
+        return view
+
+    def labelled_proxies(self, view: View) -> tuple[Tensor, Tensor]:
+        """Return the proxies and their labels, after a check that they fit the batch."""
+        name, proxies = type(self).__name__, self.proxies
+        if view.gallery is not None:
+            raise ValueError(f"{name} compares with its proxies and takes no gallery; leave gallery= out")
+        if view.queries.shape[1] != proxies.shape[1]:
             raise ValueError(
-                f"{name} has classes 0 to {proxies.shape[0] - 1}, got label {int(view.labels[wrong][0])}; "
-                "number the classes from 0, or make the loss with more of them"
+                f"{name} was made with dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
+                "make the loss with the model's dimension"
             )
-    return view.learned(proxies).to(view.dtype), torch.arange(proxies.shape[0], device=view.labels.device)
+        check_device(f"{name} is", proxies.device, "embeddings", view.queries.device)
+        if view.checks_values and view.same is equal_labels:
+            wrong = (view.labels < 0) | (view.labels >= self.num_classes)
+            if wrong.any():
+                raise ValueError(
+                    f"{name} has classes 0 to {self.num_classes - 1}, got label {int(view.labels[wrong][0])}; "
+                    "number the classes from 0, or make the loss with more classes"
+                )
+        labels = torch.arange(proxies.shape[0], device=view.labels.device) // self.centers + self.shard.start
+        return self.held(view, proxies).to(view.dtype), labels
+
+    @property
+    def shard(self) -> range:
+        """The classes whose proxies this process holds: all, unless the loss is sharded."""
+        return self._shard
+
+    def held(self, view: View, parameter: Tensor) -> Tensor:
+        """Return a parameter for a view: one that every process holds, or the share of this process."""
+        return hold(parameter, view) if self.sharded else view.learned(parameter)
 
 
-def _looking_at(proxies: Tensor, view: View, name: str) -> View:
-    """The batch of a view with the proxies for its gallery, one for each example."""
-    gallery, labels = _beside(view, proxies, name)
-    view = replace(view, gallery=gallery, gallery_labels=labels, member=False)
-    if view.same is not equal_labels:
-        check_one_positive(view, name, "use ProxyAnchorLoss for several classes an example")
-    return view
+class ProxyNCALoss(ProxyLoss):
+    """Proxy-NCA loss: −log(e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)}), the mean over queries.
 
+    The proxy of the own class, p_y, is left out of the denominator (Wang et al. 2019, equation 5).
 
-class ProxyNCALoss(RowLoss):
-    """−log( e^{−d(x, p_y)} / Σ_{z≠y} e^{−d(x, p_z)} ), the mean over queries (Wang et al. 2019, equation 5).
+    With K < num_classes proxies, the proxy p(u) of an example u is the nearest of the K (equation 4). A query x then
+    has the positives u and the negatives z of its batch, each in the place of its proxy: the mean over u of
+    −log(e^{−d(x, p(u))} / Σ_z e^{−d(x, p(z))}). A proxy counts once for each z that it stands for, as the equation is
+    printed; whether its authors count it once is not confirmed. Who stands for whom is constant in the gradient.
 
-    One proxy p a class, the positive one left out of the denominator. d is the squared Euclidean distance, as its
-    authors have it, or the plain one with `squared=False`, as the ranked list paper prints it.
+    Args:
+        num_classes, dim: the number of classes and the dimension of the embeddings.
+        squared: d is the squared Euclidean distance; False for the distance itself, as the ranked list paper prints it.
+        proxies: K, the number of proxies; None for one of each class.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` (num_classes, dim) is a parameter: give
-    `loss.parameters()` to the optimiser, usually with a larger rate.
+    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
+    optimizer, usually with a larger learning rate.
 
-    Relations: `NCALoss` over proxies; `SoftmaxLoss` has products, biases, and the positive in the denominator.
+    Related: `NCALoss` over proxies. `SoftmaxLoss` has products, biases, and the positive in the denominator.
 
     >>> loss = ProxyNCALoss(num_classes=3, dim=2)
     >>> loss(torch.zeros(2, 2), torch.tensor([0, 2])).isfinite().item()
@@ -66,29 +106,46 @@ class ProxyNCALoss(RowLoss):
     Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No Fuss Distance Metric Learning using Proxies. ICCV 2017.
     """
 
-    geometry = "euclidean"
+    name, geometry, normalize = "proxy_nca", "euclidean", True
 
-    def __init__(self, num_classes: int, dim: int, squared: bool = True) -> None:
-        super().__init__()
-        self.proxies, self.squared = _proxies(num_classes, dim), squared
+    def __init__(self, num_classes: int, dim: int, squared: bool = True, proxies: int | None = None) -> None:
+        super().__init__(num_classes, dim)
+        if proxies is not None and not 1 <= proxies <= num_classes:
+            raise ValueError(f"proxies is {proxies}; give a number from 1 to num_classes={num_classes}, or None")
+        self.squared = squared
+        if proxies is not None:
+            self.proxies = nn.Parameter(self.proxies.detach()[:proxies].clone())
 
     def arrange(self, view: View) -> View:
-        """The proxies are the gallery."""
-        return _looking_at(self.proxies, view, "ProxyNCALoss")
+        """Make the proxies the gallery: that of each class, or that of each example of the batch."""
+        if len(self.proxies) == self.num_classes:
+            return super().arrange(view)
+        proxies, numbers = self.labelled_proxies(view)
+        with torch.no_grad():
+            # Their labels say nothing here.
+            to_all = replace(view, labels=view.positions, same=equal_labels, gallery=proxies, gallery_labels=numbers)
+            nearest = replace(to_all, member=False).each(lambda d, positive, negative: d.argmin(1))
+        return replace(view, gallery=proxies.index_select(0, nearest), gallery_labels=view.labels)
 
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Near the own proxy, far from the others."""
-        d = s.square() if self.squared else s
-        return masked_sum(d, positive) + masked_logsumexp(-d, negative), positive.any(1) & negative.any(1)
+    def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the term of each query that has a positive and a negative proxy."""
+        d = d.square() if self.squared else d
+        return masked_mean(d, positive) + masked_logsumexp(-d, negative), positive.any(1) & negative.any(1)
 
 
-class SoftmaxLoss(RowLoss):
-    """Cross-entropy of x·wᵀ + b, the mean over queries.
+class SoftmaxLoss(ProxyLoss):
+    """Softmax loss: the cross-entropy of x·wᵀ + b, the mean over queries.
 
-    The classifier that metric learning is measured against. `proxies` (num_classes, dim) are its weights w, `bias`
-    its b.
+    This is the classifier that metric learning is compared with.
 
-    Inputs: vectors of free length; labels 0 … num_classes − 1.
+    Args:
+        num_classes, dim: the number of classes and the dimension of the embeddings.
+        sharded: divide the classes among the processes, for millions of them: see `CosFaceLoss`.
+
+    Inputs: vectors of any length; labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights w and `bias`
+    is b: give `loss.parameters()` to the optimizer.
+
+    Related: `ProxyNCALoss` has distances instead of products, and no bias.
 
     >>> loss = SoftmaxLoss(num_classes=4, dim=2)
     >>> loss(torch.zeros(2, 2), torch.tensor([0, 2])).item()
@@ -97,41 +154,43 @@ class SoftmaxLoss(RowLoss):
     Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NIPS 2016, which compares with it.
     """
 
-    def __init__(self, num_classes: int, dim: int) -> None:
-        super().__init__()
-        self.proxies, self.bias = _proxies(num_classes, dim), nn.Parameter(torch.zeros(num_classes))
+    name, normalize = "softmax", "eval"
 
-    def arrange(self, view: View) -> View:
-        """The proxies are the gallery."""
-        return _looking_at(self.proxies, view, "SoftmaxLoss")
+    def __init__(self, num_classes: int, dim: int, sharded: bool = False) -> None:
+        super().__init__(num_classes, dim, sharded=sharded)
+        self.bias = nn.Parameter(torch.zeros(len(self.shard)))
 
     def value(self, view: View) -> Tensor:
-        """The rows, with the biases as inputs since they learn."""
+        """Return the mean over queries. The biases are inputs of the rows, so that they get gradients."""
+        if self.sharded:
+            return sharded_softmax(view, self._logits, softmax_term, other=(self.held(view, self.bias),))
         return view.mean(self._classes, other=(self.bias,))
 
     def _classes(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        push, own, defined = self._logits(s, positive, negative, bias)
+        return softmax_term(push, own), defined
+
+    def _logits(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for each query the logarithm of the sum over other classes, its own logit, and if it has a class."""
         logits = s + bias
-        return softplus(masked_logsumexp(logits, negative) - masked_sum(logits, positive)), positive.any(1)
+        return masked_logsumexp(logits, negative), masked_sum(logits, positive), positive.any(1)
 
 
-def _present(view: View) -> Tensor:
-    """How many of the proxies that are the queries have an example."""
-    if view.same is equal_labels:
-        return torch.zeros_like(view.labels).scatter_(0, view.there_labels, 1).sum()
-    with torch.no_grad():
-        return view.total(lambda s, positive, negative: (s[:, 0], positive.any(1)))[1]
+class ProxyAnchorLoss(ProxyLoss):
+    """Proxy-Anchor loss: log[1 + Σ_P e^{−α(s − δ)}] + log[1 + Σ_N e^{α(s + δ)}] for each proxy, s the dot product.
 
+    The proxies, made unit, are the queries and the batch is their gallery. The first term is averaged over the classes
+    in the batch, the second over all classes.
 
-class ProxyAnchorLoss(RowLoss):
-    """log[1 + Σ_P e^{−α(s − δ)}] + log[1 + Σ_N e^{α(s + δ)}] for each proxy, s the dot product.
+    Args:
+        num_classes, dim: the number of classes and the dimension of the embeddings.
+        alpha: α, the steepness of both terms.
+        margin: δ, the distance of both boundaries from 0.
 
-    The proxies, made unit, are the queries, and the batch is their gallery. The first term is the mean over the classes
-    in the batch, the second over all classes. δ is `margin`.
+    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
+    optimizer, usually with a learning rate a hundred times that of the model.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` (num_classes, dim) is a parameter: give
-    `loss.parameters()` to the optimiser, usually with a rate a hundred times the model's.
-
-    Relations: `RAWLoss` seen from the proxies. Its `weights` have a row for each proxy and a column for each example.
+    Related: `RAWLoss` seen from the proxies. Its `weights` have a row for each proxy and a column for each example.
 
     >>> loss = ProxyAnchorLoss(num_classes=3, dim=2)
     >>> loss(torch.eye(2), torch.tensor([0, 2])).isfinite().item()
@@ -140,28 +199,32 @@ class ProxyAnchorLoss(RowLoss):
     Kim, Kim, Cho, Kwak: Proxy Anchor Loss for Deep Metric Learning. CVPR 2020.
     """
 
+    name, normalize = "proxy_anchor", True
+
     def __init__(self, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> None:
-        super().__init__()
-        self.proxies, self.alpha, self.margin = _proxies(num_classes, dim), alpha, margin
+        super().__init__(num_classes, dim)
+        self.alpha, self.margin = alpha, margin
 
     def arrange(self, view: View) -> View:
-        """The proxies are the queries."""
-        proxies, labels = _beside(view, self.proxies, "ProxyAnchorLoss")
-        return replace(
-            view,
-            queries=normalize(proxies),
-            labels=labels,
-            gallery=view.queries,
-            gallery_labels=view.labels,
-            member=False,
-        )
+        """Make the proxies the queries and the batch their gallery."""
+        proxies, labels = self.labelled_proxies(view)
+        x, y = view.queries, view.labels
+        return replace(view, queries=normalize(proxies), labels=labels, gallery=x, gallery_labels=y, member=False)
 
     def value(self, view: View) -> Tensor:
-        """Two means with counts of their own, so each proxy brings its share of both."""
-        total, _ = view.total(self._anchors, shared=(_present(view).clamp_min(1),))
+        """Return both means. They have counts of their own, so each proxy brings its share of both."""
+        total, _ = view.total(self._anchors, shared=(_classes_in_batch(view).clamp_min(1),))
         return total
 
     def _anchors(self, s: Tensor, positive: Tensor, negative: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         pull = softplus(masked_logsumexp(-self.alpha * (s - self.margin), positive))
         push = softplus(masked_logsumexp(self.alpha * (s + self.margin), negative))
         return pull / present + push / self.proxies.shape[0], torch.ones_like(pull)
+
+
+def _classes_in_batch(view: View) -> Tensor:
+    """Return the number of queries, which are proxies, that have an example in the gallery."""
+    if view.same is equal_labels:
+        return torch.zeros_like(view.labels).scatter_(0, view.there_labels, 1).sum()
+    with torch.no_grad():
+        return view.total(lambda s, positive, negative: (s[:, 0], positive.any(1)))[1]

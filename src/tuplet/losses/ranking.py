@@ -8,16 +8,20 @@ from tuplet.rows import masked_logsumexp, masked_mean, masked_sum
 
 
 class NRALoss(RowLoss):
-    """−log(s⁺ + ε) − log(1 − s⁻ + ε), with similarities from nonlinear rank approximations.
+    """Nonlinear rank approximation loss: −log(s⁺ + ε) − log(1 − s⁻ + ε), the mean over queries.
 
-    For each query the ranks of its farthest positive and nearest negative are approximated by
-    r = (D − D_min) / (D_max − D_min), the extremes over positives and negatives together, and bent by the transfer
-    function w(r) = ½(2r)^α below ½, 1 − ½(2(1 − r))^α above; s = 1 − w(r). The mean over queries (Schall et al. 2019,
-    equations 8 to 13). Gradients flow through D_min and D_max too; a row with D_max = D_min is undefined.
+    s = 1 − w(r) is the similarity of the farthest positive or of the nearest negative of a query. Its rank is
+    approximated by r = (D − D_min) / (D_max − D_min), with the extremes over positives and negatives together. The
+    transfer function is w(r) = ½(2r)^α below ½ and 1 − ½(2(1 − r))^α above (Schall et al. 2019, equations 8 to 13).
+    Gradients flow through D_min and D_max too. A row with D_max = D_min is undefined.
 
-    Inputs: vectors of free length in training, made unit for testing.
+    Args:
+        alpha: α, the steepness of the transfer function.
+        eps: ε, which keeps the logarithms finite.
 
-    Relations: looks at the two pairs of `TripletLoss(mining="hardest")`, but scaled by the spread of the row.
+    Inputs: vectors of free length in training, made unit for testing. The authors use `sampling.NGroupSampler`.
+
+    Related: `TripletLoss(mining="hardest")` uses the same two pairs, not scaled by the spread of the row.
 
     >>> loss = NRALoss(alpha=4.0)
     >>> loss(torch.tensor([[0.0], [1.0], [3.0], [4.5]]), torch.tensor([0, 0, 1, 1])).item()
@@ -26,49 +30,53 @@ class NRALoss(RowLoss):
     Schall, Barthel, Hezel, Jung: Deep Metric Learning using Similarities from Nonlinear Rank Approximations. MMSP 2019.
     """
 
-    geometry = "euclidean"
+    name, geometry, normalize = "nra", "euclidean", "eval"
 
     def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
         super().__init__()
         self.alpha, self.eps = alpha, eps
 
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """The two pairs that matter most, placed in the spread of the row."""
-        everyone, d = positive | negative, s.detach()
-        # Each extreme by its place, the first of equals, so that one look gives all four.
-        lowest, near = (torch.where(mask, d, torch.inf).argmin(1) for mask in (everyone, negative))
-        highest, far = (torch.where(mask, d, -torch.inf).argmax(1) for mask in (everyone, positive))
-        ends = s.gather(1, torch.stack([lowest, highest, far, near], 1))
+    def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the term of each query, from the ranks of its farthest positive and nearest negative."""
+        pairs, constant = positive | negative, d.detach()
+        # Extremes by their positions, the first of equals, so that one gather gives all four.
+        lowest, near = (torch.where(mask, constant, torch.inf).argmin(1) for mask in (pairs, negative))
+        highest, far = (torch.where(mask, constant, -torch.inf).argmax(1) for mask in (pairs, positive))
+        ends = d.gather(1, torch.stack([lowest, highest, far, near], 1))
         low, high, pair = ends.split([1, 1, 2], 1)
         spread = high - low
         defined = positive.any(1) & negative.any(1) & (spread[:, 0] != 0)
-        rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(s.dtype).tiny), 0)
+        rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(d.dtype).tiny), 0)
         far_rank, near_rank = self.transfer(rank).unbind(1)
         return -((1 - far_rank + self.eps).log() + (near_rank + self.eps).log()), defined
 
     def transfer(self, r: Tensor) -> Tensor:
-        """w(r), steepest at r = ½."""
+        """Return w(r), which is steepest at r = ½."""
         upper = r > 0.5
         low = torch.where(upper, 1 - r, r)
         if self.alpha < 1:
-            # A power of 0 has no derivative then, and none is needed: the ends of a row stay its ends.
+            # A power of 0 has no finite derivative then. None is needed: the ends of a row stay its ends.
             low = torch.where(low == 0, 0, low)
         bent = (2 * low) ** self.alpha / 2
         return torch.where(upper, 1 - bent, bent)
 
 
 class RankedListLoss(RowLoss):
-    """L_P + L_N for each query: its list is to have positives within α − m, negatives beyond α.
+    """Ranked list loss: L_P + L_N for each query, the mean over all queries.
 
-    Over the non-trivial positives P* (d > α − m) and negatives N* (d < α):
-    L_P = 1/|P*| Σ_{P*} (d − (α − m)),   L_N = Σ_{N*} w/Σw · (α − d),   w = e^{T(α − d)}.
-    The mean over all queries (Wang et al. 2019, equations 8 to 14). Only the query moves: its list, and the weights
-    w, are constants, as the authors have it; `move_gallery=True` lets both ends of a pair move.
+    L_P = 1/|P*| Σ_{P*} (d − (α − m)) over the non-trivial positives P*, those with d > α − m.
+    L_N = Σ_{N*} w/Σw · (α − d), w = e^{T(α − d)}, over the non-trivial negatives N*, those with d < α.
+    (Wang et al. 2019, equations 8 to 14.)
 
-    Inputs: unit vectors. The authors' batches have 60 classes of 3.
+    Args:
+        alpha: α, the distance beyond which negatives should lie.
+        margin: m; positives should lie within α − m.
+        temperature: T; the larger, the more the nearest negatives weigh.
+        move_gallery: let both vectors of a pair move. The authors move the query alone and hold its list constant.
 
-    Relations: `MarginLoss` has the same two boundaries and no weights; `mining.NonTrivial` is its choice of pairs
-    alone.
+    Inputs: unit vectors. The authors take 60 classes of 3.
+
+    Related: `MarginLoss` has the same two boundaries without weights. `mining.NonTrivial` chooses the same pairs.
 
     >>> loss = RankedListLoss(alpha=1.2, margin=0.4, temperature=10.0)
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -77,7 +85,7 @@ class RankedListLoss(RowLoss):
     Wang, Hua, Kodirov, Hu, Garnier, Robertson: Ranked List Loss for Deep Metric Learning. CVPR 2019.
     """
 
-    geometry = "euclidean"
+    name, geometry, normalize = "ranked_list", "euclidean", True
 
     def __init__(
         self, alpha: float = 1.2, margin: float = 0.4, temperature: float = 10.0, move_gallery: bool = False
@@ -85,13 +93,13 @@ class RankedListLoss(RowLoss):
         super().__init__()
         self.alpha, self.margin, self.temperature, self.moves_gallery = alpha, margin, temperature, move_gallery
 
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Every query counts."""
+    def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the term of each query; every query counts."""
         inner = self.alpha - self.margin
-        # Not those that are trivial: NaN is neither, and must not be left out.
-        pull = masked_mean(s - inner, positive & ~(s <= inner))
-        active = negative & ~(s >= self.alpha)
-        violation = self.alpha - s
+        # "Not trivial" instead of "non-trivial": NaN must not be left out.
+        pull = masked_mean(d - inner, positive & ~(d <= inner))
+        active = negative & ~(d >= self.alpha)
+        violation = self.alpha - d
         exponent = self.temperature * violation.detach()
         share = torch.where(active, (exponent - masked_logsumexp(exponent, active)[:, None]).exp(), 0)
         push = masked_sum(share * violation, active)

@@ -3,20 +3,25 @@
 import torch
 from torch import Tensor
 
-from tuplet.losses.base import RowLoss, check_mining
-from tuplet.mining import Mining, ValidTriplet
+from tuplet.losses.base import RowLoss
+from tuplet.mining import Mining, ValidTriplet, as_rule
 from tuplet.rows import masked_logsumexp, masked_mean, softplus
 
 
 class BinomialDevianceLoss(RowLoss):
-    """1/|P| Σ_P log[1 + e^{α(λ − s)}] + 1/|N| Σ_N log[1 + e^{β(s − λ)}] for each query.
+    """Binomial deviance: 1/|P| Σ_P log[1 + e^{α(λ − s)}] + 1/|N| Σ_N log[1 + e^{β(s − λ)}] for each query.
 
-    The mean over all queries; an empty set, mined or not, contributes 0 (Unified view 2019, equation 12, there a sum).
-    λ is `threshold`.
+    The mean over all queries. An empty set, mined or not, contributes 0 (Unified view 2019, equation 12, there a sum).
 
-    Inputs: unit vectors. `mining=ValidTriplet()` is that paper's Binomial+VTHM.
+    Args:
+        alpha, beta: α and β, the steepness on positives and on negatives.
+        threshold: λ, the boundary between positive and negative similarities.
+        mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. With `ValidTriplet()`
+            this is the Binomial+VTHM of the Unified view.
 
-    Relations: weights by the pair's own similarity alone; `RAWLoss` also compares it with its neighbours in the row.
+    Inputs: unit vectors.
+
+    Related: a pair weighs by its own similarity alone. `RAWLoss` also compares it with the other pairs of the row.
 
     >>> loss = BinomialDevianceLoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
@@ -25,31 +30,38 @@ class BinomialDevianceLoss(RowLoss):
     Yi, Lei, Li: Deep Metric Learning for Practical Person Re-Identification. ICPR 2014.
     """
 
+    name, normalize = "binomial_deviance", True
+
     def __init__(
-        self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, mining: Mining | None = None
+        self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, mining: Mining | str | None = None
     ) -> None:
         super().__init__()
         self.alpha, self.beta, self.threshold = alpha, beta, threshold
-        self.mining = check_mining(mining)
+        self.mining = as_rule(mining)
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Every query counts."""
+        """Return the term of each query; every query counts."""
         pull = masked_mean(softplus(self.alpha * (self.threshold - s)), positive)
         push = masked_mean(softplus(self.beta * (s - self.threshold)), negative)
         return pull + push, torch.ones_like(pull)
 
 
-class RAWLoss(RowLoss):
-    """(1/α) log[1 + Σ_P e^{−α(s − λ)}] + (1/β) log[1 + Σ_N e^{β(s − λ)}] for each query.
+class RAWLoss(BinomialDevianceLoss):
+    """RAW loss: (1/α) log[1 + Σ_P e^{−α(s − λ)}] + (1/β) log[1 + Σ_N e^{β(s − λ)}] for each query.
 
-    The mean over all queries (Unified view 2019, equation 17); λ is `threshold`. Its weights
-    1 / (Σ_k e^{α(s_ij − s_ik)} + e^{α(s_ij − λ)}) on positives, and alike on negatives (15, 16), look at the relative
-    and the absolute similarity of a pair.
+    The mean over all queries (Unified view 2019, equation 17). A positive weighs
+    1 / (Σ_k e^{α(s_ij − s_ik)} + e^{α(s_ij − λ)}), a negative likewise (15, 16): the weights depend on the relative and
+    on the absolute similarity of a pair.
 
-    Inputs: unit vectors. `mining=ValidTriplet()` is that paper's full method RAW+VTHM; `DistanceWeighted()` and
-    `SemiHard()` are its RAW+DW and RAW+SemiHard.
+    Args:
+        alpha, beta: α and β, the steepness on positives and on negatives.
+        threshold: λ, the boundary between positive and negative similarities.
+        mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. `ValidTriplet()` is that
+            paper's full method RAW+VTHM, `DistanceWeighted()` its RAW+DW and `SemiHard()` its RAW+SemiHard.
 
-    Relations: between `BinomialDevianceLoss` (absolute) and `GeneralizedLiftedLoss` (relative).
+    Inputs: unit vectors.
+
+    Related: between `BinomialDevianceLoss` (absolute) and `GeneralizedLiftedLoss` (relative).
 
     >>> from tuplet import mining
     >>> loss = RAWLoss(mining=mining.ValidTriplet())
@@ -60,25 +72,22 @@ class RAWLoss(RowLoss):
     Scott: Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning. CVPR 2019.
     """
 
-    def __init__(
-        self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, mining: Mining | None = None
-    ) -> None:
-        super().__init__()
-        self.alpha, self.beta, self.threshold = alpha, beta, threshold
-        self.mining = check_mining(mining)
+    name = "raw"
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Every query counts."""
+        """Return the term of each query; every query counts."""
         pull = softplus(masked_logsumexp(-self.alpha * (s - self.threshold), positive)) / self.alpha
         push = softplus(masked_logsumexp(self.beta * (s - self.threshold), negative)) / self.beta
         return pull + push, torch.ones_like(pull)
 
 
 class MultiSimilarityLoss(RAWLoss):
-    """(1/α) log[1 + Σ_P̂ e^{−α(s − λ)}] + (1/β) log[1 + Σ_N̂ e^{β(s − λ)}] for each query, over its valid pairs P̂ and N̂.
+    """Multi-similarity loss: `RAWLoss` over valid pairs, `RAWLoss(mining=mining.ValidTriplet(epsilon))`.
 
-    `RAWLoss` with `mining.ValidTriplet(epsilon)`, which says what is valid, under the name that it is best known by.
-    The mean over all queries; λ is `threshold`.
+    Args:
+        alpha, beta: α and β, the steepness on positives and on negatives.
+        threshold: λ, the boundary between positive and negative similarities.
+        epsilon: the margin of the triplets that make a pair valid, see `mining.ValidTriplet`.
 
     Inputs: unit vectors.
 
@@ -86,6 +95,8 @@ class MultiSimilarityLoss(RAWLoss):
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
     0.6566...
     """
+
+    name = "multi_similarity"
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, epsilon: float = 0.1) -> None:
         super().__init__(alpha, beta, threshold, ValidTriplet(epsilon))

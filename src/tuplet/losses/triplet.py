@@ -1,96 +1,98 @@
-"""Triplet losses: an anchor nearer to its positive than to its negative."""
+"""Triplet losses: an anchor should be nearer to its positive than to its negative."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from tuplet.losses.base import RowLoss
-from tuplet.mining import semi_hard
+from tuplet.losses.base import RowLoss, view_of
+from tuplet.losses.npair import ScaledLoss
+from tuplet.mining import SemiHard, semi_hard
 from tuplet.rows import View, masked_max, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.masks import equal_labels
+from tuplet.sampling.base import Batch
 
-Choice = Literal["all", "semi_hard", "hardest", "disjoint"]
+Triplets = Literal["all", "semi_hard", "hardest", "disjoint"]
 
 
-class TripletLoss(RowLoss):
-    """[d_ap² − d_an² + m]₊, the mean over the chosen triplets (Wang et al. 2017, equation 2).
-
-    `mining` says which triplets those are:
-
-    - "all": every anchor, positive and negative; triplets with no loss count in the mean.
-    - "semi_hard": for each (a, p) the nearest negative with d_an > d_ap, else the farthest (FaceNet).
-    - "hardest": for each anchor its farthest positive and nearest negative (batch hard).
-    - "disjoint": rows 3t, 3t+1, 3t+2 of the batch are anchor, positive and negative.
-
-    Inputs: usually unit vectors. "all" and "semi_hard" take `max_per_class`, the size of the largest class, and then
-    need no synchronisation with the device; their work is O(N·K·M), their memory that of a few blocks.
-
-    Relations: `SmoothTripletLoss` is the smooth form on dot products; `NPairLoss` compares with all negatives at once.
-
-    >>> loss = TripletLoss(margin=0.2)
-    >>> loss(torch.tensor([[0.0], [0.5], [0.6]]), torch.tensor([0, 0, 1])).item()
-    0.2649...
-
-    Schroff, Kalenichenko, Philbin: FaceNet. CVPR 2015. Hermans, Beyer, Leibe: In Defense of the Triplet Loss. 2017.
-    """
+class MinedTriplets(RowLoss):
+    """Base of the losses of triplets of distances; `mining` chooses the triplets. See `TripletLoss` for the choices."""
 
     geometry = "euclidean"
 
-    def __init__(self, margin: float = 0.2, mining: Choice = "all", max_per_class: int | None = None) -> None:
+    def __init__(self, mining: Triplets | SemiHard | None, max_per_class: int | None) -> None:
         super().__init__()
-        if mining not in ("all", "semi_hard", "hardest", "disjoint"):
+        choice = "semi_hard" if isinstance(mining, SemiHard) else "all" if mining is None else mining
+        if choice not in get_args(Triplets):
             raise ValueError(
-                f"TripletLoss has no mining {mining!r}; choose 'all', 'semi_hard', 'hardest' or 'disjoint'"
+                f"{type(self).__name__} has no mining {choice!r}; choose 'all', 'semi_hard', 'hardest' or 'disjoint'"
             )
-        self.margin, self.mining, self.max_per_class = margin, mining, max_per_class
+        self.mining, self.max_per_class = choice, max_per_class
+
+    @property
+    def batch(self) -> Batch:  # type: ignore[override]
+        """Triplets in turn for "disjoint", several examples of each class for the others."""
+        return "triplets" if self.mining == "disjoint" else "classes"
+
+    @property
+    def takes_gallery(self) -> bool:  # type: ignore[override]
+        """False for "disjoint", whose triplets are in the batch."""
+        return self.mining != "disjoint"
+
+    @property
+    def marks_active(self) -> bool:  # type: ignore[override]
+        """True for "disjoint", if the loss has a term for each triplet."""
+        return self.mining == "disjoint" and type(self).term is not MinedTriplets.term
+
+    def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
+        """Return a mask of the triplets of a batch, in their order, that have a loss above zero."""
+        return self.term(*self.disjoint(view_of(self, embeddings, labels, distributed=distributed))) > 0
+
+    def term(self, near: Tensor, far: Tensor) -> Tensor:
+        """Return the terms of triplets with these distances d_ap and d_an."""
+        raise NotImplementedError
+
+    def all_terms(
+        self, d: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum over all triplets of each anchor, and their number, without K tables at once."""
+        raise NotImplementedError
 
     def value(self, view: View) -> Tensor:
-        """The rows, or the rows with the positives of each query by index, or no rows at all."""
-        if self.mining == "hardest":
-            return view.mean(self.rows)
+        """Return the mean over the chosen triplets."""
         if self.mining == "disjoint":
-            return self._disjoint(view)
-        return view.mean(self._all if self.mining == "all" else self._semi_hard, own=view.members())
+            return self.term(*self.disjoint(view)).mean()
+        if self.mining == "all":
+            return view.mean(self.all_terms, own=view.members())
+        return view.mean(self.rows, own=self.members(view))
 
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """The hardest triplet of each anchor."""
-        square = s.square()
-        hinge = (masked_max(square, positive) - masked_min(square, negative) + self.margin).relu()
-        return hinge, positive.any(1) & negative.any(1)
+    def rows(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum over the triplets chosen for each anchor, and their number."""
+        near, far, defined = self.chosen(d, positive, negative, *members)
+        return masked_sum(self.term(near, far), defined), defined.sum(1)
 
-    def _all(
-        self, d: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Each active triplet adds d_ap² − d_an² + m: so only how often each pair is active has to be counted."""
-        square = d.square()
-        near = square.gather(1, index)
-        limits = torch.where(exists, near + self.margin, -torch.inf).detach()
-        far = torch.where(negative, square.detach(), torch.inf)
-        push, pulls = torch.zeros_like(square), []
-        for k in range(index.shape[1]):
-            active = far < limits[:, k : k + 1]
-            push += active
-            pulls.append(active.sum(1))
-        pull = torch.stack(pulls, 1) if pulls else torch.zeros_like(near)
-        total = ((near + self.margin) * pull).sum(1) - (square * push).sum(1)
-        return total, exists.sum(1) * negative.sum(1)
+    def members(self, view: View) -> tuple[Tensor, ...]:
+        """Return the positives by index where the choice of triplets needs them."""
+        return () if self.mining == "hardest" else view.members()
 
-    def _semi_hard(
-        self, d: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        square = d.square()
-        chosen = semi_hard(d.detach(), negative, index)
-        hinge = (square.gather(1, index) - square.gather(1, chosen) + self.margin).relu()
-        defined = exists & negative.any(1, keepdim=True)
-        return masked_sum(hinge, defined), defined.sum(1)
+    def chosen(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return d_ap, d_an and the mask of the triplets chosen for each anchor, (R, K): "semi_hard" or "hardest"."""
+        if self.mining == "hardest":
+            defined = (positive.any(1) & negative.any(1))[:, None]
+            # Without a positive or a negative the distance is infinite, and would make a NaN on the way.
+            near = torch.where(defined, masked_max(d, positive)[:, None], 0)
+            return near, torch.where(defined, masked_min(d, negative)[:, None], 1), defined
+        index, exists = members
+        far = d.gather(1, semi_hard(d.detach(), negative, index))
+        return d.gather(1, index), far, exists & negative.any(1, keepdim=True)
 
-    def _disjoint(self, view: View) -> Tensor:
+    def disjoint(self, view: View) -> tuple[Tensor, Tensor]:
+        """Return d_ap and d_an of a batch that holds anchor, positive and negative in turn."""
         n = view.size
         if view.gallery is not None or n % 3:
             raise ValueError(
-                f"TripletLoss(mining='disjoint') needs a batch of triplets and no gallery, got {n} rows"
-                f"{'' if view.gallery is None else ' and a gallery'}; give anchor, positive, negative in turn"
+                f"{type(self).__name__}(mining='disjoint') needs a batch of triplets and no gallery, got {n} rows"
+                f"{'' if view.gallery is None else ' and a gallery'}; pass anchor, positive, negative in turn"
             )
         anchor = torch.arange(0, n, 3, device=view.queries.device)
         if view.checks_values and view.same is equal_labels:
@@ -99,20 +101,88 @@ class TripletLoss(RowLoss):
             if wrong.any():
                 first = 3 * int(wrong.nonzero()[0])
                 raise ValueError(
-                    f"rows {first} to {first + 2} have labels {view.labels[first : first + 3].tolist()}, not of an "
-                    "anchor, a positive and a negative; use TripletSampler, or another mining"
+                    f"rows {first} to {first + 2} have labels {view.labels[first : first + 3].tolist()}, not those "
+                    "of an anchor, a positive and a negative; use TripletSampler, or another mining"
                 )
-        near, far = view.at(anchor, anchor + 1), view.at(anchor, anchor + 2)
-        return (near.square() - far.square() + self.margin).relu().mean()
+        return view.at(anchor, anchor + 1), view.at(anchor, anchor + 2)
 
 
-class SmoothTripletLoss(RowLoss):
-    """log(1 + e^{x_a·x_n − x_a·x_p}), the mean over all triplets (Sohn 2016, equation 4).
+class TripletLoss(MinedTriplets):
+    """Triplet loss: [d_ap² − d_an² + m]₊, the mean over the chosen triplets (Wang et al. 2017, equation 2).
 
-    Inputs: vectors of free length, or unit vectors with a `scale` that multiplies the products. Takes `max_per_class`,
-    the size of the largest class, and then needs no synchronisation with the device.
+    Args:
+        margin: m, by which the squared distances should differ.
+        mining: which triplets to choose.
+            "all" or None: every anchor, positive and negative; triplets without a loss count in the mean.
+            "semi_hard" or `mining.SemiHard()`: for each (a, p) the nearest negative with d_an > d_ap, else the farthest
+            (FaceNet).
+            "hardest": for each anchor its farthest positive and nearest negative (batch hard).
+            "disjoint": rows 3t, 3t+1, 3t+2 of the batch are anchor, positive and negative.
+            The other rules of `tuplet.mining` choose pairs, not triplets.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Relations: with two classes the terms of `NPairLoss` are of this form; `TripletLoss` is the hinge on distances.
+    Inputs: usually unit vectors. "disjoint" needs the batches of `sampling.TripletSampler`; the others take batches of
+    any shape. The work of "all" and "semi_hard" is O(N·K·M), their memory that of a few blocks.
+
+    Related: `SmoothTripletLoss` is the smooth form on dot products. `TripletRatioLoss` has a ratio in place of a
+    difference. `NPairLoss` compares with all negatives at once.
+
+    >>> loss = TripletLoss(margin=0.2)
+    >>> loss(torch.tensor([[0.0], [0.5], [0.6]]), torch.tensor([0, 0, 1])).item()
+    0.2649...
+
+    Schroff, Kalenichenko, Philbin: FaceNet. CVPR 2015. Hermans, Beyer, Leibe: In Defense of the Triplet Loss. 2017.
+    """
+
+    name = "triplet"
+
+    def __init__(
+        self, margin: float = 0.2, mining: Triplets | SemiHard | None = "all", max_per_class: int | None = None
+    ) -> None:
+        super().__init__(mining, max_per_class)
+        self.margin = margin
+
+    def term(self, near: Tensor, far: Tensor) -> Tensor:
+        """Return the hinge on squared distances."""
+        return (near.square() - far.square() + self.margin).relu()
+
+    def all_terms(
+        self, d: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add the margin to the squared distances of positives."""
+        square = d.square()
+        total = active_sums(square.gather(1, index) + self.margin, exists, square, negative)
+        return total, exists.sum(1) * negative.sum(1)
+
+
+def active_sums(near: Tensor, exists: Tensor, far: Tensor, negative: Tensor) -> Tensor:
+    """Return Σ [near − far]₊ over the positives (R, K) and the negatives (R, M) of each row, without K tables at once.
+
+    Counts how often each value is in an active pair: such a pair adds near − far.
+    """
+    limits = torch.where(exists, near, -torch.inf).detach()
+    there = torch.where(negative, far.detach(), torch.inf)
+    push, pulls = torch.zeros_like(far), []
+    for k in range(near.shape[1]):
+        active = there < limits[:, k : k + 1]
+        push += active
+        pulls.append(active.sum(1))
+    pull = torch.stack(pulls, 1) if pulls else torch.zeros_like(near)
+    return (near * pull).sum(1) - (far * push).sum(1)
+
+
+class SmoothTripletLoss(ScaledLoss):
+    """Smooth triplet loss: log(1 + e^{x_a·x_n − x_a·x_p}), the mean over all triplets (Sohn 2016, equation 4).
+
+    Args:
+        scale: a factor of the dot products.
+        hinge: take [x_a·x_n − x_a·x_p]₊ instead, of which the smooth form is an upper bound (equation 5). That paper
+            assumes unit vectors there, on which it is half of `TripletLoss(margin=0)`; it has no margin.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
+
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+
+    Related: with two classes the terms of `NPairLoss` are of this form. `TripletLoss` is the hinge on distances.
 
     >>> loss = SmoothTripletLoss()
     >>> loss(torch.eye(3), torch.tensor([0, 0, 1])).item()
@@ -121,26 +191,33 @@ class SmoothTripletLoss(RowLoss):
     Sohn: Improved Deep Metric Learning with Multi-class N-pair Loss Objective. NIPS 2016.
     """
 
-    def __init__(self, scale: float = 1.0, max_per_class: int | None = None) -> None:
-        super().__init__()
-        self.scale, self.max_per_class = scale, max_per_class
+    name = "smooth_triplet"
+
+    def __init__(self, scale: float = 1.0, max_per_class: int | None = None, hinge: bool = False) -> None:
+        super().__init__(scale, max_per_class)
+        self.hinge = hinge
+
+    @property
+    def normalize(self) -> Literal["eval"] | bool | None:  # type: ignore[override]
+        """Return True (unit length) for the hinge, which shorter vectors would lower; else that of the scale."""
+        return True if self.hinge else super().normalize
 
     def value(self, view: View) -> Tensor:
-        """The rows, with the positives of each query by index."""
+        """Return the mean over all triplets."""
         return view.mean(self._triplets, own=view.members())
 
     def _triplets(
         self, s: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Σ over positives of a sum over negatives, with its weights summed on the way: K tables never live at once."""
+        """Sum over the positives one by one, and sum the weights on the way: K tables never live at once."""
         s = s * self.scale
         far = torch.where(negative, s.detach(), -torch.inf)
         near = torch.where(exists, s.detach().gather(1, index), torch.inf)
         total, push, pulls = torch.zeros_like(far[:, 0]), torch.zeros_like(far), []
         for k in range(index.shape[1]):
             gap = far - near[:, k : k + 1]
-            total = total + softplus(gap).sum(1)
-            share = gap.sigmoid()
+            total = total + (gap.relu() if self.hinge else softplus(gap)).sum(1)
+            share = (gap > 0).to(gap.dtype) if self.hinge else gap.sigmoid()
             push += share
             pulls.append(-share.sum(1))
         weights = push.scatter_add(1, index, torch.stack(pulls, 1)) if pulls else push

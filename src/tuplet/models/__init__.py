@@ -1,23 +1,31 @@
-"""Backbones, embedding heads on their levels, and weights that carry their preprocessing."""
+"""Backbones, embedding heads, and weights with their preprocessing."""
 
-from tuplet.models.architectures import ARCHITECTURES
+from tuplet.models.architectures import ALIASES, ARCHITECTURES
+from tuplet.models.at_hand import AtHand, weights_at_hand
 from tuplet.models.backbone import Backbone
-from tuplet.models.create import create, load
 from tuplet.models.embedder import Embedder
-from tuplet.models.export import export_onnx
+from tuplet.models.export import export_model, export_onnx, open_exported
+from tuplet.models.factory import create, load, pretrained
+from tuplet.models.known_weights import KNOWN
+from tuplet.models.parameter_groups import param_groups
 from tuplet.models.preprocessing import Preprocessing
-from tuplet.models.tuning import param_groups
-from tuplet.models.weights import KNOWN, classifier
+from tuplet.models.weights import classifier
 
 __all__ = [
+    "ALIASES",
     "ARCHITECTURES",
     "KNOWN",
+    "AtHand",
     "Backbone",
     "Embedder",
     "Preprocessing",
     "classifier",
     "create",
+    "export_model",
     "export_onnx",
     "load",
+    "open_exported",
     "param_groups",
+    "pretrained",
+    "weights_at_hand",
 ]

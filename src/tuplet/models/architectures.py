@@ -1,60 +1,88 @@
 """The backbones by name."""
 
-import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tuplet.errors import did_you_mean
+from tuplet.models.adapters import TimmModel
 from tuplet.models.backbone import Backbone, initialise
 from tuplet.models.bn_inception import BNInception
-from tuplet.models.efficientnet_lite import EfficientNetLite0
-from tuplet.models.foreign import TimmModel
+from tuplet.models.casianet import CasiaNet
+from tuplet.models.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from tuplet.models.googlenet import GoogLeNet
 from tuplet.models.resnet import ResNet50
-from tuplet.models.small import MLP, ConvNet
+from tuplet.models.small_networks import MLP, ConvNet
+from tuplet.models.vision_transformer import CONFIGS, VisionTransformer
 
-ARCHITECTURES: dict[str, type[Backbone]] = {
+ARCHITECTURES: dict[str, Callable[..., Backbone]] = {
     "bn_inception": BNInception,
+    "casianet": CasiaNet,
     "convnet": ConvNet,
     "efficientnet_lite0": EfficientNetLite0,
+    "efficientnet_lite1": EfficientNetLite1,
+    "efficientnet_lite2": EfficientNetLite2,
     "googlenet": GoogLeNet,
     "mlp": MLP,
     "resnet50": ResNet50,
+    **{name: partial(VisionTransformer, **config) for name, config in CONFIGS.items()},
+}
+
+#: Short names of the transformers.
+ALIASES = {
+    **{f"dinov2_{size}": f"vit_{size}_patch14_dinov2" for size in ("small", "base", "large", "giant")},
+    **{f"dinov2_{size}_reg": f"vit_{size}_patch14_reg4_dinov2" for size in ("small", "base", "large", "giant")},
+    **{f"dino_{size}": f"vit_{size}_patch16_224.dino" for size in ("small", "base")},
+    **{f"dino_{size}_patch8": f"vit_{size}_patch8_224.dino" for size in ("small", "base")},
+    **{f"vit_{size}": f"vit_{size}_patch16_224" for size in ("tiny", "small", "base", "large")},
+    **{
+        f"clip_{size}_patch{patch}": f"vit_{size}_patch{patch}_clip_quickgelu_224"
+        for size, patch in (("base", 32), ("base", 16), ("large", 14))
+    },
 }
 
 
 def build(name: str, options: Mapping[str, Any]) -> Backbone:
-    """A backbone with random weights. Names that are not built in are timm's; "timm/…" asks for timm's in any case.
+    """Build a backbone with random weights. Other names are those of timm; "timm/NAME" always asks for timm.
 
     >>> build("mlp", {"features": 10, "hidden": [4]}).channels
     {'H': 4}
     """
     if name not in ARCHITECTURES:
-        return timms(name, options)
-    _check(name, options)
+        return timm_model(name, options)
+    _check_options(name, options)
     backbone = ARCHITECTURES[name](**options)
     initialise(backbone)
     return backbone
 
 
-def _check(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backbone does not have, and the lack of one that it needs."""
-    own = inspect.signature(ARCHITECTURES[name]).parameters
+def options_of(name: str) -> Mapping[str, inspect.Parameter]:
+    """Return the options of a built-in backbone; none for other names.
+
+    >>> list(options_of("convnet"))
+    ['size', 'channels']
+    """
+    return inspect.signature(ARCHITECTURES[name]).parameters if name in ARCHITECTURES else {}
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise an error for an unknown option, and for a required one that is missing."""
+    own = options_of(name)
     if unknown := [option for option in options if option not in own]:
-        close = difflib.get_close_matches(unknown[0], own, 1)
-        others = f"its options are {', '.join(own)}" if own else "it has none, so leave it out"
-        raise TypeError(f"{name} has no option {unknown[0]!r}; {f'did you mean {close[0]!r}?' if close else others}")
+        remedy = did_you_mean(unknown[0], own) if own else "it has none, so leave it out"
+        raise TypeError(f"{name} has no option {unknown[0]!r}; {remedy}")
     if missing := [option for option, p in own.items() if p.default is p.empty and option not in options]:
         raise TypeError(f"{name} needs its option {missing[0]!r}; give {missing[0]}=")
 
 
-def timms(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:
-    """A model of timm's; a name that it cannot make brings the nearest one that is built in to mind."""
+def timm_model(name: str, options: Mapping[str, Any], pretrained: bool = False) -> TimmModel:
+    """Build a model of timm; the error for an unknown name suggests the nearest built-in one."""
     if "/" in name and Path(name).is_dir():
         raise ValueError(
-            f"{name} is a folder and no backbone's name; in Python a saved embedder is read by tuplet.load, and trains "
-            "on where it is given as the model"
+            f"{name} is a folder, not the name of a backbone; in Python load the saved embedder with tuplet.load and "
+            "give it as the model"
         )
-    close = difflib.get_close_matches(name, ARCHITECTURES, 1) if not name.startswith("timm/") else []
-    return TimmModel(name, options, pretrained, built_in=close[0] if close else None)
+    hint = "" if name.startswith("timm/") else did_you_mean(name, [*ARCHITECTURES, *ALIASES])
+    return TimmModel(name, options, pretrained, hint if hint.startswith("did") else "")

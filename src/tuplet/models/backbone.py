@@ -1,4 +1,4 @@
-"""What every backbone is: a chain of stages, some of which are levels that an embedding can be read from."""
+"""The base class of backbones: a chain of stages, some of which end a level that can be embedded."""
 
 import math
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tuplet.errors import OptionError, opt
 from tuplet.models.preprocessing import Preprocessing
 
 LEVELS = "LMH"
@@ -14,11 +15,12 @@ State = dict[str, Tensor]
 
 
 class Backbone(nn.Module):
-    """A network that gives its feature map (N, C, h, w), or its vector (N, C), at each of its levels.
+    """A network that returns a map (N, C, h, w), a vector (N, C) or tokens (N, 1 + P, C) for each of its levels.
 
-    A backbone says which levels it has and how wide each is (`channels`), and lists its layers in order with the
-    level that ends there (`stages`). Running stops at the highest level asked for. A subclass of the user's can be
-    given to `models.create` in place of a name.
+    Tokens are those of a transformer: the class token, then the patches.
+
+    A subclass sets `channels`, the width of each level, and implements `stages`, the layers in order. Running stops at
+    the highest level asked for. An instance can be given to `models.create` in place of a name.
 
     >>> from tuplet import models
     >>> class Two(models.Backbone):
@@ -34,21 +36,27 @@ class Backbone(nn.Module):
 
     #: Level → number of channels, from low to high.
     channels: dict[str, int]
-    #: What published weights of this architecture were trained with; None where the input is no picture.
+    #: The preprocessing of published weights of this architecture; None where the input is not an image.
     usual: Preprocessing | None = None
-    #: The classifier of published files by its translated name, and their other layers that nothing here needs.
+    #: The number of maps that it returns for each image, one after another along the batch.
+    copies: int = 1
+    #: The translated name of the classifier in published files, and prefixes of other layers that are ignored.
     classifier: str = "fc"
     ignored: tuple[str, ...] = ()
+    #: True if the levels are tokens.
+    class_token: bool = False
+    #: The number of blocks of a transformer, which follow the first of `layer_groups`.
+    depth: int = 0
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The layers in order, each with the level that ends with it, or with "" where none does.
+        """Return the layers in order, each with the level that ends there, or "".
 
-        A network whose inside is not known here lists nothing and has a `forward` of its own.
+        A network whose layers are not known returns an empty list and overrides `forward`.
         """
         return []
 
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
-        """The maps of `levels`, a string such as "LMH"."""
+        """Return the maps of `levels`, a string such as "LMH"."""
         maps: dict[str, Tensor] = {}
         x = images
         for level, stage in self.stages():
@@ -60,25 +68,40 @@ class Backbone(nn.Module):
         return maps
 
     def beyond(self, levels: str) -> Iterator[nn.Parameter]:
-        """The parameters after the highest of `levels`, which no gradient reaches."""
+        """Yield the parameters after the highest of `levels`, which get no gradient."""
         passed = 0
         for level, stage in self.stages():
             if passed == len(levels):
                 yield from stage.parameters()
             passed += bool(level) and level in levels
 
+    def layer_groups(self) -> list[tuple[str, list[nn.Parameter]]]:
+        """Return the parameters by depth, from low to high, each group with the level that ends there, or ""."""
+        return [(level, list(stage.parameters())) for level, stage in self.stages()]
+
+    def set_drop_path(self, rate: float) -> None:
+        """Set stochastic depth: the probability that an image skips the last block; earlier ones have less."""
+        if rate:
+            raise OptionError(f"{opt('drop_path')} is {rate}, which is for transformers", "leave it out")
+
+    def set_grad_checkpointing(self, enable: bool) -> None:
+        """Keep only the tokens between blocks for the backward pass, which computes the rest again."""
+        if enable:
+            raise OptionError(
+                f"{opt('grad_checkpointing')} is for transformers", f"to save memory give {opt('micro_batch_size')}"
+            )
+
     def hides_unread(self, levels: str) -> bool:
-        """Whether parameters that no gradient reaches lie where `beyond` cannot see them."""
+        """Return whether some parameters may get no gradient that `beyond` cannot find."""
         return not self.stages() and list(self.channels)[-1] not in levels
 
-    @staticmethod
-    def translate(state: State) -> State:
-        """Published names into those of this class; names that are already right stay."""
+    def translate(self, state: State) -> State:
+        """Translate the names of published files to those of this class."""
         return state
 
 
 def initialise(backbone: nn.Module) -> None:
-    """A random start: convolutions from N(0, 2 / fan-out), BatchNorm the identity."""
+    """Initialise convolutions from N(0, 2 / fan-out); BatchNorm stays the identity."""
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
@@ -87,10 +110,10 @@ def initialise(backbone: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def type_of(network: nn.Module) -> torch.dtype:
-    """The type of a network's weights, of the first where they differ.
+def weight_dtype(network: nn.Module) -> torch.dtype:
+    """Return the dtype of a network's first floating-point weight.
 
-    >>> type_of(nn.Linear(2, 2).half())
+    >>> weight_dtype(nn.Linear(2, 2).half())
     torch.float16
     """
     return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
@@ -98,7 +121,7 @@ def type_of(network: nn.Module) -> torch.dtype:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; afterwards every module is back in its own.
+    """Set evaluation mode inside a `with` block, then restore the mode of every module.
 
     >>> layer = nn.Dropout()
     >>> with evaluating(layer):
@@ -117,7 +140,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 class ConvUnit(nn.Module):
-    """Convolution, BatchNorm, ReLU; padded so that stride 1 keeps the size."""
+    """Convolution, BatchNorm and ReLU; the padding keeps the size at stride 1."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, eps: float = 1e-5, bias: bool = False
@@ -127,5 +150,5 @@ class ConvUnit(nn.Module):
         self.bn = nn.BatchNorm2d(outputs, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (N, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
+        """Return shape (N, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
         return self.bn(self.conv(x)).relu_()

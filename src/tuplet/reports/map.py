@@ -1,77 +1,117 @@
-"""The map of the test set as an SVG that can be zoomed: a dot for each example, a picture where there is room."""
+"""Draw the map of the test set: an SVG with a dot for each example and an image where it fits, and its classes."""
 
+from collections import Counter
 from html import escape
 
 import torch
 from torch import Tensor
 
-from tuplet.reports.charts import Point
-from tuplet.reports.findings import Search
-from tuplet.reports.pictures import thumbnails
+from tuplet.reports.analysis import Retrieval
 from tuplet.reports.projection import layout, sample
-from tuplet.reports.run import Run
+from tuplet.reports.run import FinishedRun
+from tuplet.reports.svg import Point
+from tuplet.reports.thumbnails import as_uri
 
 WIDTH, HEIGHT, MARGIN = 1080, 720, 28
-#: The side of a picture on the map, which the style sheet knows too, and in pixels of its own.
+#: The side of an image on the map (page.css has it too), and the side of its stored thumbnail in pixels.
 SHOWN, STORED = 40, 56
 ZOOMS = (1, 2, 4, 8)
+#: The height of a class name on the map, the mean width of its letters, and the most letters that are shown.
+NAME_HEIGHT, LETTER_WIDTH, LETTERS = 22, 8.2, 26
+#: The names of more classes than this would hide the images; the list below the map has them.
+NAMED_CLASSES = 40
 
 
-def draw(run: Run, search: Search) -> tuple[str, int]:
-    """The map, and how many examples are on it."""
+def draw_map(run: FinishedRun, retrieval: Retrieval) -> tuple[str, int]:
+    """Return the map as SVG with a list of its classes, and the number of examples on it."""
     rows = sample(run.labels)
-    places = layout(run.embeddings[rows])
-    places = MARGIN + places * torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
-    pictures = [""] * len(rows)
-    if run.data is not None and run.data.images is not None:
-        pictures = thumbnails(run.data, run.indices[rows].tolist(), STORED, "drawing the map")
-    nearest = dict(zip(search.queries.tolist(), search.found[:, 0].tolist(), strict=True))
-    points = zip(zooms(places), rows.tolist(), places.tolist(), pictures, strict=True)
-    # What is shown at the first zoom comes last, and so lies above the dots.
-    marks = [
-        _point(run, row, nearest.get(row, row), (x, y), picture, zoom)
-        for zoom, row, (x, y), picture in sorted(points, key=lambda point: -point[0])
+    points = layout(run.embeddings[rows])
+    points = MARGIN + points * torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
+    images = run.thumbnails(rows.tolist(), STORED, "drawing the map")
+    found = zip(retrieval.queries.tolist(), retrieval.results[:, 0].tolist(), strict=True)
+    nearest = {query: result for query, result in found if result >= 0}
+    marks = zip(zooms(points), rows.tolist(), points.tolist(), images, strict=True)
+    # Images that appear at the first zoom come last, so that they lie above the dots.
+    drawn = [
+        _mark(run, row, nearest.get(row, row), (x, y), image, zoom)
+        for zoom, row, (x, y), image in sorted(marks, key=lambda mark: -mark[0])
     ]
-    drawing = (
+    svg = (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Map of {len(rows)} test examples; neighbours on '
-        f'it are neighbours in the embedding">{"".join(marks)}</svg>'
+        f'it are neighbours in the embedding">{"".join(drawn)}{_names(run, rows, points)}</svg>'
     )
-    return drawing, len(rows)
+    return svg + _classes(run, rows), len(rows)
 
 
-def _point(run: Run, row: int, nearest: int, place: Point, picture: str, zoom: int) -> str:
-    """A dot in the colour of its class, and its picture, which the style sheet shows from a zoom on."""
-    label, name = int(run.labels[row]), run.class_name(row)
+def _mark(run: FinishedRun, row: int, nearest: int, point: Point, image: bytes, zoom: int) -> str:
+    """Draw a dot in the colour of its class, and its image, which the style sheet shows from `zoom` on."""
+    label = int(run.labels[row])
     wrong = int(run.labels[nearest]) != label
-    says = f"{name} · {run.example(row)}" + (f" · nearest is {run.class_name(nearest)}" if wrong else "")
-    seen = f'<g class="z{zoom}"><rect/><image href="{picture}"/></g>' if picture else ""
+    text, neighbour = (f"{run.class_name(each)} · {run.example(each)}" for each in (row, nearest))
+    near = f' data-near="{nearest}" data-near-text="{escape(f"nearest: {neighbour}")}"' if wrong else ""
+    shown = f'<g class="z{zoom}"><rect/><image href="{as_uri(image)}"/></g>' if image else ""
     return (
-        f'<g class="point{" miss" if wrong else ""}" data-class="{label}" data-says="{escape(says)}" '
-        f'style="--hue:{hue(label):.0f}" transform="translate({place[0]:.1f} {place[1]:.1f})">'
-        f'<g class="mark"><circle/>{seen}</g></g>'
+        f'<g class="point{" miss" if wrong else ""}" data-row="{row}" data-class="{label}" '
+        f'data-text="{escape(text)}"{near} '
+        f'style="--hue:{hue(label):.0f}" transform="translate({point[0]:.1f} {point[1]:.1f})">'
+        f'<g class="mark"><circle/>{shown}</g></g>'
     )
 
 
-def zooms(places: Tensor) -> list[int]:
-    """For each point (N, 2) the zoom from which its picture is shown: the first at which it covers no earlier one.
+def _names(run: FinishedRun, rows: Tensor, points: Tensor) -> str:
+    """Write the names of classes where their examples lie, largest class first, as long as no name covers another."""
+    drawn, boxes, counts = [], torch.empty(0, 4), Counter(run.labels[rows].tolist())
+    if len(counts) > NAMED_CLASSES:
+        return ""
+    for label, _ in counts.most_common():
+        own = (run.labels[rows] == label).nonzero()[:, 0]
+        middle = points[own].median(0).values
+        place = own[int((points[own] - middle).square().sum(1).argmin())]
+        name = run.class_name(int(rows[place]))
+        name = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+        half = torch.tensor([len(name) * LETTER_WIDTH / 2, NAME_HEIGHT / 2])
+        x, y = torch.minimum(torch.maximum(points[place], half), torch.tensor([WIDTH, HEIGHT]) - half).tolist()
+        box = torch.tensor([x - half[0], y - half[1], x + half[0], y + half[1]])
+        covers = (boxes[:, :2] < box[2:]).all(1) & (box[:2] < boxes[:, 2:]).all(1)
+        if not covers.any():
+            boxes = torch.cat([boxes, box[None]])
+            drawn.append(f'<g transform="translate({x:.1f} {y:.1f})"><text>{escape(name)}</text></g>')
+    return f'<g class="names" aria-hidden="true">{"".join(drawn)}</g>'
 
-    Points that have no room at any zoom get twice the last one, which is never reached.
+
+def _classes(run: FinishedRun, rows: Tensor) -> str:
+    """List the classes of the map by name, each in its colour and with its number of examples."""
+    labels = run.labels[rows].tolist()
+    names = {label: run.class_name(row) for label, row in zip(labels, rows.tolist(), strict=True)}
+    counts = Counter(labels)
+    buttons = [
+        f'<button type="button" class="class" data-class="{label}" aria-pressed="false" style="--hue:{hue(label):.0f}">'
+        f"{escape(name)} <i>{counts[label]}</i></button>"
+        for label, name in sorted(names.items(), key=lambda item: item[1])
+    ]
+    return f'<div class="classes" role="group" aria-label="Classes">{"".join(buttons)}</div>'
+
+
+def zooms(points: Tensor) -> list[int]:
+    """Return for each point (N, 2) the first zoom at which its image covers no earlier image.
+
+    Points whose image fits at no zoom get twice the last zoom, which is never reached.
 
     >>> zooms(torch.tensor([[0.0, 0.0], [30.0, 0.0], [100.0, 0.0], [1.0, 1.0]]))
     [1, 2, 1, 16]
     """
-    first = torch.full((len(places),), 2 * ZOOMS[-1])
+    first = torch.full((len(points),), 2 * ZOOMS[-1])
     for zoom in ZOOMS:
         for i in (first > zoom).nonzero()[:, 0].tolist():
-            shown = places[first <= zoom]
-            gap = (shown - places[i]).abs().amax(1) if len(shown) else torch.tensor([torch.inf])
+            shown = points[first <= zoom]
+            gap = (shown - points[i]).abs().amax(1) if len(shown) else torch.tensor([torch.inf])
             if float(gap.min()) * zoom >= SHOWN:
                 first[i] = zoom
     return first.tolist()
 
 
 def hue(label: int) -> float:
-    """A colour for a class, in degrees: consecutive classes are a golden angle apart.
+    """Return the hue of a class in degrees: consecutive classes are a golden angle apart.
 
     >>> [round(hue(label)) for label in range(3)]
     [0, 138, 275]

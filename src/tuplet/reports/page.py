@@ -1,97 +1,130 @@
-"""The report: one HTML file that holds everything it shows and asks nothing of the network."""
+"""Write the report of a run as one HTML file that loads nothing from the network."""
 
+import json
 import os
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from tuplet.data import Dataset
-from tuplet.durable import replace_file
-from tuplet.reports import curves, sections
-from tuplet.reports.findings import confusions, search, similarities
-from tuplet.reports.map import draw
-from tuplet.reports.panels import confusion_panels, query_panels
-from tuplet.reports.run import Run, read
-from tuplet.reports.weighing import Weighing, weighing
+from tuplet.errors import warn
+from tuplet.reports import charts
+from tuplet.reports.analysis import confusions, retrieve, similarities
+from tuplet.reports.headline import headline, unfinished_headline, unit
+from tuplet.reports.images import confusion_panels, query_panels
+from tuplet.reports.kept import write_kept
+from tuplet.reports.layout import details, grid, section, table, write_page
+from tuplet.reports.map import draw_map
+from tuplet.reports.metrics import describe_metrics
+from tuplet.reports.pair_weights import pair_weights
+from tuplet.reports.run import FinishedRun, RunLog, read_run
+from tuplet.reports.svg import percent
 
 _NO_CURVE = "There is no curve: fewer than two steps were logged; train with a smaller log_every or evaluate_every."
-_ABOUT_TYPICAL = "Those nearest to the median of MAP@R, one of each class: what to expect of the run."
-_ABOUT_WEIGHTS = (
-    "A pair-based loss is a weight for each pair: its derivative by their similarity. These are the pairs of a batch "
-    "of test examples, as {loss} weighs them."
+_NO_MISTAKES = "There are none: the nearest neighbour of every query has its class."
+_WORST = "The queries whose first correct result has the largest rank, at most one per class, with their results."
+_TYPICAL = "The queries closest to the median of MAP@R, at most one per class: what to expect of the run."
+_CONFUSED = "The pairs of classes whose examples most often have an example of the other class as nearest neighbour."
+_WEIGHTS = (
+    "The weight of a pair is the derivative of the loss by the similarity of the pair. These are the pairs of a batch "
+    "of test examples and their weights in {loss}."
 )
 
 
 def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None) -> Path:
-    """Write `report.html` of a run folder, and give its path.
+    """Write `report.html` into the folder of a run.
 
-    `data` is the dataset, which spares opening it again, or where it lies now if it was moved. A run that is not
-    finished is a FileNotFoundError.
+    The run keeps the class names and thumbnails of a report in `examples.zip`. If the dataset is gone later, the report
+    is written from them, with a warning. A run that is still training gets a report of what it has logged.
+
+    Args:
+        folder: the folder of a run.
+        data: the dataset of the run, or the path to which it was moved; by default the path that the run names.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        FileNotFoundError: the folder contains no run.
+        ValueError: `data` is not the dataset of the run.
     """
-    run = read(folder, data)
-    path, text = run.folder / "report.html", page(run)
-    replace_file(path, lambda aside: aside.write_text(text, "utf-8", "backslashreplace"))
-    return path
+    run = read_run(folder, data)
+    path = run.folder / "report.html"
+    if not isinstance(run, FinishedRun):
+        return write_page(path, run.source, unfinished_headline(run) + _learning(run) + _settings(run))
+    if run.missing:
+        shows = "without images" if run.kept is None else "with the class names and thumbnails that the run has kept"
+        warn(f"the report is written {shows}: {run.missing}; name the dataset's new place if it was moved")
+    written = write_page(path, run.source, headline(run) + _sections(run))
+    if run.data is not None:
+        write_kept(run.folder, run.keep())
+    return written
 
 
-def page(run: Run) -> str:
-    """The whole page of a run."""
-    here, source = Path(__file__), Path(run.about["data"]).name
-    style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+def _sections(run: FinishedRun) -> str:
+    retrieval = retrieve(run)
+    map_svg, shown = draw_map(run, retrieval)
+    worst, typical = retrieval.worst(run.labels, 6), retrieval.typical(run.labels, 4)
+    worst_panels, typical_panels = (query_panels(run, retrieval, queries) for queries in (worst, typical))
+    confused = confusions(run, retrieval, 8)
+    retrieved = [charts.recall_at_k_chart(run), charts.similarity_histogram(similarities(run))]
+    weights = pair_weights(run)
+    about_weights = weights if isinstance(weights, str) else _WEIGHTS.format(loss=weights.loss)
+    weight_charts = [] if isinstance(weights, str) else charts.weight_charts(weights)
+    which = "Point at an image to see its file." if run.has_images else "Numbers are positions in the dataset."
+    about_worst = f"{_WORST} {which}" if worst else _NO_MISTAKES
+    about_confused = _CONFUSED if confused else _NO_MISTAKES
+    sections = [
+        section("map", "The map", _about_map(run, shown), _map(map_svg)),
+        _learning(run),
+        section("retrieval", "What it retrieves", "", grid("charts", retrieved)),
+        section("worst", "The worst queries", about_worst, grid("panels", worst_panels)),
+        section("typical", "Typical queries", _TYPICAL, grid("panels", typical_panels)),
+        section("confused", "Confused classes", about_confused, grid("cards", confusion_panels(run, confused))),
+        section("weights", "How the loss weighs pairs", about_weights, grid("charts", weight_charts)),
+        _settings(run),
+    ]
+    return "".join(sections)
+
+
+def _learning(run: RunLog) -> str:
+    curves = [charts.loss_chart(run), charts.recall_chart(run)]
+    return section("learning", "How it learned", "" if any(curves) else _NO_CURVE, grid("charts", curves))
+
+
+def _about_map(run: FinishedRun, shown: int) -> str:
+    some = "" if shown == len(run.labels) else f", chosen evenly from all classes out of {len(run.labels):,}"
+    kept = "Images are not shown" if run.kept is None else "Images are those that the run has kept"
+    missing = f" {kept}: {run.missing}." if run.missing else ""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(source)} · tuplet</title><style>{style}</style></head>"
-        f"<body><main>{''.join(_parts(run))}</main><script>{script}</script></body></html>\n"
+        f"{shown:,} test {unit(run)}{some}, placed by t-SNE so that neighbours on the map are neighbours in the "
+        "embedding. A colour is a class. Point at an example or at a name below to see the others of the class; zoom "
+        f"in for more detail.{missing}"
     )
 
 
-def _parts(run: Run) -> list[str]:
-    found = search(run)
-    drawing, shown = draw(run, found)
-    worst, typical = found.worst(run.labels, 6), found.typical(run.labels, 4)
-    confused, weighed = confusions(run, found, 8), weighing(run)
-    # Whoever has no weights to show has a sentence that says why.
-    about_weights, weights = (weighed, []) if isinstance(weighed, str) else _weights(weighed)
-    learning = [curves.loss_curve(run), curves.recall_curve(run)]
-    retrieval = [curves.recall_at_k(run), curves.similarity_histogram(similarities(run))]
-    contents = [
-        ("map", "The map", sections.about_map(run, shown), _map(drawing)),
-        ("learning", "How it learned", "" if any(learning) else _NO_CURVE, _grid("charts", learning)),
-        ("retrieval", "What it retrieves", "", _grid("charts", retrieval)),
-        (
-            "worst",
-            "The worst queries",
-            sections.about_worst(run, worst),
-            _grid("panels", query_panels(run, found, worst)),
-        ),
-        ("typical", "Typical queries", _ABOUT_TYPICAL, _grid("panels", query_panels(run, found, typical))),
-        (
-            "confused",
-            "Confused classes",
-            sections.about_confused(confused),
-            _grid("cards", confusion_panels(run, confused)),
-        ),
-        ("weights", "How the loss weighs pairs", about_weights, _grid("charts", weights)),
-        ("settings", "Settings and versions", "", sections.settings_tables(run)),
-    ]
-    return [sections.headline(run), *(sections.section(*content) for content in contents)]
-
-
-def _weights(found: Weighing) -> tuple[str, list[str]]:
-    return _ABOUT_WEIGHTS.format(loss=found.loss), curves.weight_charts(found)
-
-
-def _grid(kind: str, drawn: Sequence[str]) -> str:
-    return f'<div class="{kind}">{"".join(drawn)}</div>'
-
-
-def _map(drawing: str) -> str:
+def _map(svg: str) -> str:
     buttons = (
         '<button data-zoom="in" aria-label="zoom in">+</button><button data-zoom="out" aria-label="zoom out">−</button>'
         '<button data-zoom="whole">whole</button>'
         '<label><input type="checkbox"> only those whose nearest is wrong</label>'
     )
-    tip = '<div class="tip" hidden><img alt=""><p></p></div>'
-    return f'<div class="map"><div class="tools">{buttons}</div>{drawing}{tip}</div>'
+    tip = '<div class="tip" hidden><img alt=""><p></p><div class="near" hidden><img alt=""><p></p></div></div>'
+    return f'<div class="map"><div class="tools">{buttons}</div>{svg}{tip}</div>'
+
+
+def _settings(run: RunLog) -> str:
+    """Return collapsible tables of all metrics, settings and versions, and the run as JSON."""
+    metrics = run.metrics if isinstance(run, FinishedRun) else {}
+    described = {
+        title: f"{percent(value)}: {meaning[0].lower()}{meaning[1:]}"
+        for title, value, meaning in describe_metrics(metrics).values()
+    }
+    versions = {"tuplet": run.about["tuplet"], **run.about.get("versions", {})}
+    everything = escape(json.dumps({**run.about, "evaluation": metrics}, indent=2))
+    tables = (
+        (details("Every metric", table(described), "open") if described else "")
+        + details("Settings", table(run.settings))
+        + details("Versions", table(versions))
+        + details("All as JSON", f"<pre>{everything}</pre>")
+    )
+    return section("settings", "Settings and versions", "", tables)

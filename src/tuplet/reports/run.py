@@ -1,8 +1,11 @@
-"""What a run folder holds, read back for people to look at."""
+"""Read the folder of a run, finished or not."""
 
 import json
 import os
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,134 +16,250 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tuplet import data as datasets
-from tuplet.data import Dataset
+from tuplet.data import CentreCrop, Dataset
+from tuplet.progress import track
+from tuplet.reports.kept import KeptExamples, read_kept
+from tuplet.reports.thumbnails import as_webp
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run: its settings, its history, its metrics, and the vectors of its test examples.
-
-    `indices` (N,) place the rows of `embeddings` and `labels` in the dataset. `data` is the dataset where it can still
-    be opened and is the same one; where not, `missing` says why.
-    """
+class RunLog:
+    """What a run has written so far: `about` is run.json, `events` is events.jsonl."""
 
     folder: Path
     about: dict[str, Any]
     events: list[dict[str, Any]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run."""
+        return dict(self.about["settings"])
+
+    @property
+    def source(self) -> str:
+        """The name of the dataset."""
+        return Path(self.about["data"]).name
+
+    def of_kind(self, event: str) -> list[dict[str, Any]]:
+        """Return the events of one kind, in order."""
+        return [each for each in self.events if each["event"] == event]
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun(RunLog):
+    """A finished run: settings, events, metrics, and the vectors of the test examples.
+
+    `metrics` is evaluation.json. `indices` (N,) are the positions of the rows of `embeddings` and `labels` in the
+    dataset. `data` is None if the dataset is gone or has changed; `missing` is then the reason, and `kept` what the run
+    has kept of the examples, if anything. `is_query` marks the queries among the rows, where the others are their
+    gallery. `drawn` are the thumbnails that were made from the dataset.
+    """
+
     metrics: dict[str, Any]
     embeddings: Tensor
     labels: Tensor
     indices: Tensor
     data: Dataset | None
     missing: str = ""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that the run was made with."""
-        return dict(self.about["settings"])
+    kept: KeptExamples | None = None
+    is_query: Tensor | None = None
+    drawn: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Metrics by name to compare with, where the evaluation has some."""
-        return dict(self.metrics.get("baselines", {}))
+        """Metrics to compare with, by the name of the baseline; empty if the evaluation has none."""
+        start = self.metrics.get("start")
+        return {**({"before training": start} if start else {}), **self.metrics.get("baselines", {})}
 
-    def of_kind(self, event: str) -> list[dict[str, Any]]:
-        """The events of one kind, in order."""
-        return [each for each in self.events if each["event"] == event]
+    @property
+    def has_images(self) -> bool:
+        """True if the report can show images."""
+        return self.kept is not None and self.kept.has_images if self.data is None else self.data.images is not None
 
     def class_name(self, row: int) -> str:
-        """What the class of a row is called, without the folder that all classes lie in."""
-        label = int(self.labels[row])
-        return str(label) if self.data is None else self.data.class_names[label][self._folder_of_all :]
+        """Return the name of the class of a row, without the folder that contains all classes."""
+        return self._names[row]
 
     @cached_property
-    def _folder_of_all(self) -> int:
-        alike = os.path.commonprefix(self.data.class_names if self.data else ())  # noqa: RUF071 -- cut at a folder below
-        return alike.rfind("/") + 1
+    def _names(self) -> Sequence[str]:
+        if self.data is None:
+            return [str(label) for label in self.labels.tolist()] if self.kept is None else self.kept.class_names
+        names = self.data.class_names
+        prefix = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 -- cut at a folder
+        return [names[label][prefix:] for label in self.labels.tolist()]
 
     def example(self, row: int) -> str:
-        """Which example of the data a row is: its file below them, or its number where they are no files."""
+        """Return the file of a row, relative to the dataset, or its number if the dataset has no files."""
+        if self.data is None and self.kept is not None:
+            return self.kept.files[row]
         number = int(self.indices[row])
         if self.data is None or self.data.images is None or isinstance(self.data.images, Tensor):
             return f"number {number}"
         path, source = os.path.abspath(self.data.path(number)), str(self.about["data"])
-        above = next((place for place in (source, os.path.dirname(source)) if path.startswith(f"{place}/")), "")
-        return path.removeprefix(f"{above}/") if above else path
+        parent = next((folder for folder in (source, os.path.dirname(source)) if path.startswith(f"{folder}/")), "")
+        return path.removeprefix(f"{parent}/") if parent else path
 
-    def sides(self) -> tuple[Tensor, Tensor]:
-        """The rows that query and the rows that are searched: all and all, unless the data have lists for both."""
-        everything = torch.arange(len(self.labels))
-        if self.data is None or self.data.splits is None:
+    @cached_property
+    def targets(self) -> Tensor:
+        """The labels by which examples are the same: (N, L), padded with −1; L is 1 unless examples have several."""
+        if self.data is None or self.data.targets.ndim == 1:
+            return self.labels[:, None]
+        return self.data.targets[self.indices]
+
+    @property
+    def has_groups(self) -> bool:
+        """True if a query does not search among the examples of its class and its group."""
+        return self.data is not None and self.data.groups is not None
+
+    def groups_of(self, rows: Tensor) -> Tensor:
+        """Return the groups of rows; all 0 without groups."""
+        if self.data is None or self.data.groups is None:
+            return torch.zeros_like(rows)
+        return self.data.groups.codes[self.indices[rows]]
+
+    def thumbnails(self, rows: Sequence[int], size: int, progress: str) -> list[bytes]:
+        """Return the central square of the image of each row as WebP; b"" if it is not known."""
+        if self.data is None:
+            images = {} if self.kept is None else self.kept.images
+            return [images.get((size, row), b"") for row in rows]
+        if self.data.images is None:
+            return [b""] * len(rows)
+        with ThreadPoolExecutor() as pool:
+            made = list(track(pool.map(lambda row: self._thumbnail(row, size), rows), progress, total=len(rows)))
+        self.drawn.update({(size, row): image for row, image in zip(rows, made, strict=True)})
+        return made
+
+    def _thumbnail(self, row: int, size: int) -> bytes:
+        assert self.data is not None
+        index = int(self.indices[row])
+        aspect = None if self.data.aspects is None else float(self.data.aspects[index])
+        return as_webp(CentreCrop(size, size).crop(self.data.image(index, least=2 * size), aspect))
+
+    def keep(self) -> KeptExamples:
+        """Return what the run should keep of its examples once its report is drawn."""
+        rows = range(len(self.labels))
+        files = [self.example(row) for row in rows]
+        return KeptExamples(self.indices.tolist(), self._names, files, self.splits, self.has_images, self.drawn)
+
+    @property
+    def splits(self) -> Sequence[str] | None:
+        """The split of each row, where the dataset has splits."""
+        if self.data is None:
+            return None if self.kept is None else self.kept.splits
+        return self.data.splits and [self.data.splits[i] for i in self.indices.tolist()]
+
+    def queries_and_gallery(self) -> tuple[Tensor, Tensor]:
+        """Return the rows of the queries and of the gallery: all rows twice, unless the run tested with a gallery."""
+        everything, splits, query = torch.arange(len(self.labels)), self.splits, self.is_query
+        if query is None and splits is not None and set(splits) == {"query", "gallery"}:
+            query = torch.tensor([split == "query" for split in splits])
+        if query is None:
             return everything, everything
-        splits = [self.data.splits[i] for i in self.indices.tolist()]
-        if set(splits) != {"query", "gallery"}:
-            return everything, everything
-        query = torch.tensor([split == "query" for split in splits])
         return everything[query], everything[~query]
 
 
-def read(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None) -> Run:
-    """Read a run folder; `data` spares opening the dataset again, or says where it lies now."""
+def read_run(
+    folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str] | None = None
+) -> FinishedRun | RunLog:
+    """Read the folder of a run; the log alone if it is not finished.
+
+    `data` is its dataset, or the path to which it was moved.
+    """
     folder = Path(folder)
-    if isinstance(data, str | os.PathLike):
-        data = datasets.open(data, complete=False)
     if not folder.is_dir():
         raise FileNotFoundError(
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"
         )
-    about, metrics = read_json(folder / "run.json"), read_json(folder / "evaluation.json")
-    history = _present(folder / "events.jsonl")
-    events = [_parsed(history, line) for line in history.read_text(encoding="utf-8").splitlines() if line]
+    about, is_finished = read_about(folder / "run.json"), (folder / "evaluation.json").is_file()
+    _check(folder / "run.json", about, tuplet=str)
+    events = _read_events(folder / "events.jsonl", is_finished)
+    if not is_finished:
+        return RunLog(folder, about, events)
+    metrics = read_json(folder / "evaluation.json")
+    _check(folder / "evaluation.json", metrics, recall_at_1=float)
     try:
-        vectors = load_file(_present(folder / "vectors.safetensors"))
+        vectors = load_file(_existing(folder / "vectors.safetensors"))
     except SafetensorError as error:
         raise ValueError(
             f"{folder / 'vectors.safetensors'} cannot be read: {error}; train or evaluate again"
         ) from error
+    for name in ("embeddings", "labels", "indices"):
+        if name not in vectors:
+            raise ValueError(f"{folder / 'vectors.safetensors'} has no {name}; train or evaluate again")
     rows = vectors["embeddings"], vectors["labels"], vectors["indices"]
-    if data is not None and not _holds(data, *rows[1:]):
-        raise ValueError(f"{data} does not hold the examples that the run in {folder} was tested on; give its own data")
-    data, missing = (data, "") if data is not None else _reopen(about["data"], *rows[1:])
-    return Run(folder, about, events, metrics, *rows, data, missing)
-
-
-def _reopen(source: str, labels: Tensor, indices: Tensor) -> tuple[Dataset | None, str]:
-    """The dataset of a run, if it is still there and still the same; or why it is not."""
-    if source.startswith("Dataset("):
-        return (
-            None,
-            "The pictures are not shown: the run's data were in memory; tuplet.reports.write takes them as data=.",
+    if isinstance(data, str | os.PathLike):
+        data = datasets.open(data, complete=False, **about.get("opened_with", {}))
+    if data is not None and not _contains(data, *rows[1:]):
+        raise ValueError(
+            f"{data} does not contain the test examples of the run in {folder}; give the dataset of that run"
         )
+    data, missing = (data, "") if data is not None else _reopen(about, *rows[1:])
+    kept = read_kept(folder, vectors["indices"].tolist()) if data is None else None
+    return FinishedRun(folder, about, events, metrics, *rows, data, missing, kept, vectors.get("is_query"))
+
+
+def _read_events(path: Path, is_finished: bool) -> list[dict[str, Any]]:
+    """Read the log; a last line that is still being written is left out."""
+    lines = _existing(path).read_text(encoding="utf-8").split("\n")
+    lines = lines if is_finished else lines[:-1]
+    return [_parse(path, line) for line in lines if line]
+
+
+def _reopen(about: Mapping[str, Any], labels: Tensor, indices: Tensor) -> tuple[Dataset | None, str]:
+    """Return the dataset of a run and "", or None and the reason if it is gone or has changed."""
+    source = str(about["data"])
+    if source.startswith("Dataset("):
+        return None, "the dataset was in memory; give it to tuplet.reports.write as data="
     try:
-        data = datasets.open(source, complete=False)
+        data = datasets.open(source, complete=False, **about.get("opened_with", {}))
     except (OSError, ValueError, ImportError) as error:
-        return None, f"The pictures are not shown: {error}."
-    if not _holds(data, labels, indices):
-        return None, f"The pictures are not shown: {source} no longer holds the examples that this run was tested on."
+        return None, str(error)
+    if not _contains(data, labels, indices):
+        return None, f"{source} no longer contains the test examples of this run"
     return data, ""
 
 
-def _holds(data: Dataset, labels: Tensor, indices: Tensor) -> bool:
-    """Whether the examples at these places have these labels."""
+def _contains(data: Dataset, labels: Tensor, indices: Tensor) -> bool:
+    """Return True if the dataset has these labels at these indices."""
     return int(indices.max()) < len(data) and torch.equal(data.labels[indices], labels)
 
 
-def _present(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path.parent} has no {path.name}, so it holds no finished run; train to the end with: "
+            f"{path.parent} has no {path.name}, so it contains no complete run; finish it with: "
             f"tuplet train DATA --out {path.parent}"
         )
     return path
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a file of a run says; one that is missing or damaged is named."""
-    return _parsed(path, _present(path).read_text(encoding="utf-8"))
+    """Read a JSON file of a run; raise an error that names the file if it is missing or damaged."""
+    return _parse(path, _existing(path).read_text(encoding="utf-8"))
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def read_about(path: Path) -> dict[str, Any]:
+    """Read a run.json; raise an error if it lacks the data or the settings of the run."""
+    about = read_json(path)
+    for name, kind in (("data", str), ("settings", dict)):
+        if not isinstance(about.get(name), kind):
+            raise ValueError(f"{path} does not name the {name} of the run; train again")
+    return about
+
+
+def _check(path: Path, content: dict[str, Any], **kinds: type) -> None:
+    """Raise ValueError if a file of a run lacks what the report needs."""
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name), kind):
+            given = reprlib.repr(content[name]) if name in content else "missing"
+            raise ValueError(f"{path} is damaged: {name} is {given}; train again")
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}; the run must write it again") from error
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {str(error)[:100]}; train again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object but a {type(content).__name__}; train again")
+    return content

@@ -1,22 +1,25 @@
-"""The row engine: every pair loss is a function of rows, and this is all that such functions share.
+"""The row engine: runs losses that are functions of rows of a similarity table.
 
-`View` is what a loss looks at; `masked_sum`, `masked_logsumexp` and their kin are what rows are reduced with.
+`View` is what a loss sees; `masked_sum`, `masked_logsumexp` and the like reduce rows; `execution` pins the path that
+the engine takes. docs/engine.md explains how it works.
 """
 
-from tuplet.rows.engine import default_block_rows
+from tuplet.rows.distributed import ProcessGroup
 from tuplet.rows.masked import masked_logsumexp, masked_max, masked_mean, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.memory import MemoryBank
-from tuplet.rows.ranks import Ranks
+from tuplet.rows.paths import ExecutionError, default_block_rows, execution
 from tuplet.rows.rules import Block, Rule
 from tuplet.rows.view import View
 
 __all__ = [
     "Block",
+    "ExecutionError",
     "MemoryBank",
-    "Ranks",
+    "ProcessGroup",
     "Rule",
     "View",
     "default_block_rows",
+    "execution",
     "masked_logsumexp",
     "masked_max",
     "masked_mean",

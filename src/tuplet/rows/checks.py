@@ -1,5 +1,6 @@
-"""Bad input gets one sentence that names the thing, the value and the remedy."""
+"""Checks of inputs: an error says what was given, what is expected and what to do."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ _UNSIGNED = (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
 
 
 def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
-    """A float matrix, with at least one row unless it may be `empty`."""
+    """Raise unless vectors are a float matrix, with at least one row unless it may be `empty`."""
     if not isinstance(vectors, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(vectors).__name__}; convert them with torch.as_tensor"
@@ -28,7 +29,7 @@ def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
 
 
 def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> None:
-    """An integer for each vector; with a comparison of the user's own, anything with a row for each vector."""
+    """Raise unless there is an integer for each vector; a custom comparison takes anything with a row for each."""
     if not isinstance(labels, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(labels).__name__}; convert them with torch.as_tensor"
@@ -39,32 +40,65 @@ def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> No
         raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}; give one integer for each vector")
     if labels.shape[0] != vectors.shape[0]:
         raise ValueError(
-            f"{name} must be as many as their vectors, got {labels.shape[0]} for {vectors.shape[0]} vectors; "
+            f"{name} must have one entry for each vector, got {labels.shape[0]} for {vectors.shape[0]} vectors; "
             "give one for each"
         )
-    # A comparison of the user's own may look wherever it likes.
+    # A custom comparison may compare labels on any device.
     if not custom:
         check_device(f"{name} are", labels.device, "vectors", vectors.device)
 
 
 def check_device(what: str, device: torch.device, others: str, place: torch.device) -> None:
-    """Both in one place."""
+    """Raise unless both are on one device."""
     if device != place:
         raise ValueError(f'{what} on {device}, but the {others} on {place}; move one with .to("{place}")')
 
 
 def check_rows(given: Any, queries: int) -> None:
-    """A total and a count for each query, from a row function."""
+    """Raise unless a row function returned a total and a count for each query."""
     if not isinstance(given, tuple) or len(given) != 2 or any(getattr(x, "shape", None) != (queries,) for x in given):
         parts = given if isinstance(given, tuple) else (given,)
         raise ValueError(
-            f"rows must give a total and a count for each of {queries} queries, got {' and '.join(map(_kind, parts))}; "
-            f"return two tensors of shape ({queries},)"
+            f"rows must return a total and a count for each of {queries} queries, got "
+            f"{' and '.join(map(_kind, parts))}; return two tensors of shape ({queries},)"
         )
 
 
+def check_hidden_parameters(
+    parameters: Mapping[str, Tensor],
+    rows: Callable[..., Any],
+    table: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    inputs: Sequence[Tensor],
+) -> None:
+    """Raise where a row function reads a parameter by itself: in blocks it would get no gradient."""
+    if parameters and torch.is_grad_enabled():
+        out = rows(table.detach(), positive, negative, *[x.detach() for x in inputs])
+        refuse_hidden_parameters(out[0] if isinstance(out, tuple) else out, parameters, rows)
+
+
+def refuse_hidden_parameters(result: Any, parameters: Mapping[str, Tensor], rows: Callable[..., Any]) -> None:
+    """Raise where a result, computed from constants, depends on a parameter."""
+    if isinstance(result, Tensor) and result.requires_grad:
+        found = torch.autograd.grad(result.sum(), list(parameters.values()), allow_unused=True)
+        for name, gradient in zip(parameters, found, strict=True):
+            if gradient is not None:
+                raise hidden_parameter(rows, name)
+
+
+def hidden_parameter(rows: Callable[..., Any], name: str) -> RuntimeError:
+    """Return the error about a parameter that a row function reads by itself."""
+    owner = getattr(rows, "__self__", None)
+    where = getattr(rows, "__name__", "rows") if owner is None else f"{type(owner).__name__}.{rows.__name__}"
+    return RuntimeError(
+        f"{where} reads the parameter {name} from the loss, where it gets no gradient; pass it as an input: "
+        f"in value(view), view.mean(self.rows, shared=[self.{name}])"
+    )
+
+
 def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
-    """Queries and gallery in one space."""
+    """Raise unless queries and gallery have one dimension, precision and device."""
     if queries.shape[1] != gallery.shape[1]:
         raise ValueError(
             f"gallery must have the queries' dimension {queries.shape[1]}, got {gallery.shape[1]}; "
@@ -76,13 +110,13 @@ def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
 
 
 def check_finite(vectors: Tensor, name: str) -> None:
-    """No NaN and no infinity; names the first row that has one. Reads the values, so it waits for the device."""
+    """Raise on NaN or infinity, and name the first row that has one. This waits for the device."""
     bad = ~vectors.detach().isfinite().all(1)
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
             f"{name} must be finite, but row {row} holds {_first_bad(vectors[row])} ({int(bad.sum())} in all); "
-            "look for a diverged model, a zero vector made unit, or a half-precision overflow"
+            "look for a diverged model, a normalized zero vector, or an overflow in half precision"
         )
 
 
@@ -91,34 +125,34 @@ def _first_bad(row: Tensor) -> str:
 
 
 def reads_values(tensor: Tensor, asked: bool) -> bool:
-    """Whether checks of values run: always on the CPU, elsewhere when asked, never while compiling."""
+    """Return whether checks of values run: always on a CPU, elsewhere when asked, never while compiling."""
     return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
 
 
 def check_same(same: Tensor, queries: int, members: int) -> None:
-    """What a comparison of the user's own gives: a truth value for each query and gallery member."""
+    """Raise unless a custom comparison returned a truth value for each query and gallery member."""
     if not isinstance(same, Tensor) or same.dtype != torch.bool:
         got = same.dtype if isinstance(same, Tensor) else type(same).__name__
-        raise TypeError(f"same= must give a torch.Tensor of bool, got {got}; compare the labels with == or isin")
+        raise TypeError(f"same= must return a torch.Tensor of bool, got {got}; compare the labels with == or isin")
     if same.shape != (queries, members):
         raise ValueError(
-            f"same= must give a table of shape {(queries, members)}, queries by gallery, got {tuple(same.shape)}; "
+            f"same= must return a table of shape {(queries, members)}, queries by gallery, got {tuple(same.shape)}; "
             "compare labels[:, None] with gallery_labels"
         )
 
 
 def check_kept(kept: Any, table: Tensor, rule: Any) -> None:
-    """What a mining rule that marks gives: the masks of the positives and of the negatives that it keeps."""
+    """Raise unless a mining rule returned the masks of the positives and of the negatives that it keeps."""
     parts = kept if isinstance(kept, tuple | list) else (kept,)
     if len(parts) != 2 or not all(_is(x, torch.bool, table.shape) for x in parts):
         raise ValueError(
-            f"{type(rule).__name__} must keep positives and negatives of a table of shape {tuple(table.shape)}, got "
+            f"{type(rule).__name__} must return two masks for a table of shape {tuple(table.shape)}, got "
             f"{' and '.join(map(_kind, parts))}; return two tensors of bool of that shape"
         )
 
 
 def check_named(columns: Any, positives: Tensor, rule: Any) -> None:
-    """What a mining rule that names gives: the column of a negative for each positive."""
+    """Raise unless a mining rule that names pairs returned the column of a negative for each positive."""
     if not _is(columns, torch.int64, positives.shape):
         raise ValueError(
             f"{type(rule).__name__} must name a negative for each of {tuple(positives.shape)} positives, got "
@@ -135,7 +169,7 @@ def _kind(x: Any) -> str:
 
 
 def check_class_size(largest: int, max_per_class: int) -> None:
-    """No class larger than promised."""
+    """Raise where a class is larger than `max_per_class`."""
     if largest > max_per_class:
         raise ValueError(
             f"max_per_class is {max_per_class}, but a class has {largest} examples; "

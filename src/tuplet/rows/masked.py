@@ -1,7 +1,8 @@
 """Reductions over the marked entries of each row, safe where a row has none.
 
-A query without positives or negatives must neither give NaN nor pass one on: in a gradient, 0·NaN is NaN. So these
-never divide by a zero, take the logarithm of one, or subtract infinities, not even in a branch that `where` discards.
+A query without positives or negatives must not make a NaN, in the value or in the gradient, where 0·NaN is NaN. So
+these functions never divide by zero, take its logarithm or subtract infinities, not even in a branch that `where`
+discards.
 """
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Σ over the marked entries of each row; 0 where there are none.
+    """Return Σ over the marked entries of each row; 0 where there are none.
 
     >>> masked_sum(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
     tensor([5.])
@@ -19,7 +20,7 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the marked entries of each row; 0 where there are none.
+    """Return the mean of the marked entries of each row; 0 where there are none.
 
     >>> masked_mean(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
     tensor([2.5000])
@@ -28,7 +29,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
-    """log Σ eˣ over the marked entries of each row; −∞, with a zero gradient, where there are none.
+    """Return log Σ eˣ over the marked entries of each row; −∞, with a zero gradient, where there are none.
 
     >>> masked_logsumexp(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))
     tensor([0.6931,   -inf])
@@ -36,12 +37,12 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
     x = torch.where(mask, x, -torch.inf)
     peak = x.detach().amax(1)
     total = (x - peak.clamp_min(torch.finfo(x.dtype).min)[:, None]).exp().sum(1)
-    # The peak itself gives 1, so that less is nothing; a clamp passes no gradient there, not even a NaN.
+    # The peak itself adds 1, so a smaller sum means an empty row; a clamp passes no gradient there, not even a NaN.
     return total.clamp_min(0.5).log() + peak
 
 
 def masked_min(x: Tensor, mask: Tensor) -> Tensor:
-    """The smallest marked entry of each row, the first of equals; +∞ where there are none.
+    """Return the smallest marked entry of each row, the first of equals; +∞ where there are none.
 
     >>> masked_min(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[False, True, True]]))
     tensor([2.])
@@ -51,7 +52,7 @@ def masked_min(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_max(x: Tensor, mask: Tensor) -> Tensor:
-    """The largest marked entry of each row, the first of equals; −∞ where there are none.
+    """Return the largest marked entry of each row, the first of equals; −∞ where there are none.
 
     >>> masked_max(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]]))
     tensor([2.])
@@ -60,9 +61,9 @@ def masked_max(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + eˣ), without overflow.
+    """Return log(1 + eˣ), without overflow.
 
-    torch's own is x from 20 on, which is 2·10⁻⁹ off there: float64 knows better. From 40 on it is x in float64 too.
+    torch's default returns x from 20 on, which is 2·10⁻⁹ off there in float64. From 40 on it is x in float64 too.
 
     >>> softplus(torch.tensor([0.0, 1000.0]))
     tensor([6.9315e-01, 1.0000e+03])
@@ -71,9 +72,9 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def weighted(value: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """A number per row that is `value` and whose derivative by x is `weights`, both taken as constants.
+    """Return a number per row that equals `value` and whose derivative by x is `weights`, both constants.
 
-    For a loss whose weights are cheaper to write down than to differentiate.
+    Use it for a loss whose weights are cheaper to write down than to differentiate.
 
     >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
     >>> y = weighted(torch.tensor([7.0]), x, torch.tensor([[1.0, -1.0]]))

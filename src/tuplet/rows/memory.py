@@ -1,4 +1,4 @@
-"""A memory of past batches, used as a gallery."""
+"""Memory bank: past batches as a gallery."""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,14 @@ from tuplet.rows.checks import check_device, check_labels, check_vectors
 class MemoryBank(nn.Module):
     """The last `size` embeddings and their labels, as a gallery that reaches beyond the batch.
 
-    A ring: new rows replace the oldest. Vectors, labels, position and fill are buffers, so a reloaded bank goes on
-    exactly where the saved one stopped. Rows that were never filled are neither positives nor negatives. The bank is
-    constant: no gradient flows into it, and a loss that looked at it may be differentiated after the next `add`.
-    (Cross-batch memory: Wang et al., CVPR 2020.)
+    New rows replace the oldest (a ring buffer). All state is in buffers, so a reloaded bank continues exactly where the
+    saved one stopped. Rows that were never filled are neither positives nor negatives. The bank is constant: it gets no
+    gradient, and a loss may be differentiated after the next `add`. (Cross-batch memory: Wang et al., CVPR 2020.)
+
+    Args:
+        size: number of embeddings to keep.
+        dim: their dimension.
+        dtype: their type.
 
     >>> bank = MemoryBank(size=4, dim=2)
     >>> bank.add(torch.ones(3, 2), torch.tensor([5, 5, 7]))
@@ -37,7 +41,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Put a batch in place of the oldest rows; of a batch larger than the bank, the last rows stay."""
+        """Replace the oldest rows by a batch; of a batch larger than the bank, keep the last rows."""
         check_vectors(embeddings, "embeddings", empty=True)
         check_labels(labels, embeddings, "labels", custom=False)
         size, dim = self.vectors.shape
@@ -55,5 +59,5 @@ class MemoryBank(nn.Module):
         self.filled.copy_((self.filled + n).clamp_max(size))
 
     def valid(self) -> Tensor:
-        """Which rows have been filled."""
+        """Return the mask of the rows that have been filled."""
         return torch.arange(self.vectors.shape[0], device=self.vectors.device) < self.filled

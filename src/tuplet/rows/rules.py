@@ -1,4 +1,4 @@
-"""What a mining rule sees of a view, and the row functions that stand behind one."""
+"""Mining rules as the engine sees them: their inputs, and the row functions that apply them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """A block of rows as a mining rule sees it: it chooses among the positives and negatives, without gradient.
+    """A block of rows as a mining rule sees it, without gradient.
 
     `table` (R, M) holds products or distances, as `geometry` says, of R queries and M gallery members; `positive` and
     `negative` (R, M) are masks; `dim` is the length of the vectors.
@@ -31,41 +31,41 @@ class Block(NamedTuple):
     dim: int
 
     def similarity(self) -> Tensor:
-        """x·y; from distances as of unit vectors: s = 1 − d²/2."""
+        """Return x·y; from distances as of unit vectors: s = 1 − d²/2."""
         return self.table if self.geometry == "dot" else 1 - self.table.square() / 2
 
     def distance(self) -> Tensor:
-        """‖x − y‖; from products as of unit vectors: d = √(2 − 2s)."""
+        """Return ‖x − y‖; from products as of unit vectors: d = √(2 − 2s)."""
         return self.table if self.geometry == "euclidean" else self.squared_distance().clamp_min(0).sqrt()
 
     def squared_distance(self) -> Tensor:
-        """‖x − y‖²; from products as of unit vectors: d² = 2 − 2s."""
+        """Return ‖x − y‖²; from products as of unit vectors: d² = 2 − 2s."""
         return self.table.square() if self.geometry == "euclidean" else torch.rsub(self.table, 2, alpha=2)
 
     def farness(self) -> Tensor:
-        """Anything that grows with distance, without a detour that rounds: d itself, or −s."""
+        """Return a number that grows with distance and is not rounded again: d itself, or −s."""
         return self.table if self.geometry == "euclidean" else -self.table
 
 
 class Rule(Protocol):
-    """Chooses the informative pairs of a block: the `rule` of a view, as every rule of `tuplet.mining` is one."""
+    """A mining rule, which chooses the informative pairs of a block; the rules of `tuplet.mining` are such."""
 
     names: bool
-    """Whether it names the negatives, by column, or marks them."""
+    """True: the rule returns one negative for each positive, by column. False: it returns masks."""
 
     def inputs(self, view: "View") -> tuple[Tensor, ...]:
-        """Tensors with a row per query that the rule wants to see beside the block; first the positives, if it names.
+        """Return tensors with a row per query that the rule gets beside the block.
 
-        Those are as `View.members` gives them: columns (n, K), and which of these exist.
+        A rule that names pairs puts the positives first, as `View.members` returns them.
         """
 
     def __call__(self, block: Block, *inputs: Tensor) -> Any:
-        """The positives and the negatives that are kept, as masks; or a negative for each positive, columns (R, K)."""
+        """Return the masks of the positives and negatives to keep, or the columns (R, K) of a negative per positive."""
 
 
 def marking(rule: Rule, rows: Callable[..., Any], seen: int, view: "View") -> Callable[..., Any]:
-    """The row function behind a rule that marks its positives and negatives, or has those marked that it names."""
-    # It closes over what it goes by, and not over a view, whose tensors are others at each call.
+    """Return a row function that applies a rule and calls `rows` with the masks of the pairs that it keeps."""
+    # Close over settings only: a view holds other tensors at each call, which would change the cache key.
     geometry, dim = view.geometry, view.queries.shape[1]
 
     def marked(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
@@ -84,7 +84,7 @@ def marking(rule: Rule, rows: Callable[..., Any], seen: int, view: "View") -> Ca
 
 
 def naming(rule: Rule, view: "View") -> Callable[..., Tensor]:
-    """The row function that gives the columns which a rule names, −1 for those that are no negatives."""
+    """Return a row function that returns the columns which a rule names, −1 for those that are no negatives."""
     geometry, dim = view.geometry, view.queries.shape[1]
 
     def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:

@@ -1,22 +1,26 @@
-"""What all samplers share: classes out of labels, epochs, ranks and resuming."""
+"""The base class of all samplers: classes from labels, epochs, ranks and resuming."""
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from tuplet.errors import warn
 from tuplet.labels import label_array
+from tuplet.sampling.class_tree import ClassTree
 
 Labels = Sequence[int] | np.ndarray | torch.Tensor
 Group = list[int]
+#: Kinds of batches: a loss states the kind that it needs, a sampler the kind that it makes.
+Batch = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
+T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
-    """What every sampler takes beside its own numbers."""
+    """Options that every sampler takes beside its own sizes."""
 
     batches: int | None
     rank: int | None
@@ -24,7 +28,28 @@ class Options(TypedDict, total=False):
 
 
 class ClassSampler(Sampler[list[int]]):
-    """Batches of indices in epochs, shared by ranks and resumed exactly: `tuplet.sampling` says how."""
+    """Base class of the samplers: epochs, ranks and resuming as described in `tuplet.sampling`.
+
+    Subclasses define `draw` and state these facts:
+
+    Attributes:
+        name: the name of the sampler in `tuplet.train` and on the command line.
+        batch: the batches that it makes. "classes" and "pairs": groups of one class, all of the same size. "groups":
+            groups of one class, smaller where a class is small. "triplets": an anchor, a positive and a negative each.
+            "neighbors": like "classes", of classes that lie near each other, with a tree of all classes. "one_class":
+            one class, then negatives of any class.
+        group_size: the number of examples of a group; None if the caller chooses it.
+        needs_embeddings: True if it draws by the model's present embeddings. Such batches cannot be drawn ahead.
+        needs_active: True if it wants to know which triplets of each batch had a loss: `report`.
+        options: the names of its own options in `sampler_options` of `tuplet.train`.
+    """
+
+    name: ClassVar[str]
+    batch: ClassVar[Batch] = "classes"
+    group_size: ClassVar[int | None] = None
+    needs_embeddings: ClassVar[bool] = False
+    needs_active: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -35,37 +60,58 @@ class ClassSampler(Sampler[list[int]]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        labels = _integers(labels)
-        values, classes = np.unique(labels, return_inverse=True)
-        members = np.split(np.argsort(classes, kind="stable"), np.cumsum(np.bincount(classes))[:-1])
+        if len(shape := np.shape(labels)) not in (1, 2) or 0 in shape:
+            raise ValueError(f"labels must be a list of at least one integer, got shape {tuple(shape)}")
+        labels = label_array(labels)
+        # Of several labels of an example, (N, L), −1 is none; it is a member of all its classes.
+        rows = np.arange(labels.size) // (labels.size // len(labels))
+        each = np.stack([labels.reshape(-1), rows], 1)
+        if labels.ndim == 2:
+            each = np.unique(each[each[:, 0] >= 0], axis=0)
+        values, classes = np.unique(each[:, 0], return_inverse=True)
+        order = each[:, 1][np.argsort(classes, kind="stable")]
+        members = np.split(order, np.cumsum(np.bincount(classes))[:-1])
         self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
+        self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
         name = type(self).__name__
         if not self.members:
             raise ValueError(
-                f"{name} needs a class with two examples, and none of the {len(values)} classes has two; add examples"
+                f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"
             )
         if self.left_out:
             named = ", ".join(map(str, self.left_out[:20])) + (", …" if len(self.left_out) > 20 else "")
-            warnings.warn(f"{name} leaves out {len(self.left_out)} classes of one example: {named}", stacklevel=3)
-        at_least("batches", 1 if batches is None else batches, 1)
-        at_least("seed", seed, 0)
+            warn(f"{name} leaves out {len(self.left_out)} classes of one example: {named}")
+        at_least(1, batches=1 if batches is None else batches)
+        at_least(0, seed=seed)
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or neither")
         if rank is not None and world_size is not None:
-            at_least("world_size", world_size, 1)
+            at_least(1, world_size=world_size)
             if not 0 <= rank < world_size:
                 raise ValueError(f"rank is {rank} and world_size is {world_size}; ranks run from 0 to {world_size - 1}")
         self.seed = seed
         self.epoch = 0
         self._batches = batches or max(1, len(labels) // batch_size)
-        self._place = None if rank is None or world_size is None else (rank, world_size)
-        self._drawn = 0  # batches that the latest iteration has yielded
-        self._resume = 0  # batches that the next iteration leaves out
+        self._rank = None if rank is None or world_size is None else (rank, world_size)
+        self._drawn = 0  # number of batches that the latest iteration has yielded
+        self._resume = 0  # number of batches that the next iteration skips
+
+    @classmethod
+    def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
+        """Make a sampler for batches of `batch_size` examples; `per_class` counts if the group size is free.
+
+        >>> from tuplet.sampling import TripletSampler
+        >>> TripletSampler.of_size([0, 0, 0, 1, 1, 1], batch_size=6, per_class=4).triplets
+        2
+        """
+        make: Callable[..., Self] = cls
+        sizes = (batch_size // per_class, per_class) if cls.group_size is None else (batch_size // cls.group_size,)
+        return make(labels, *sizes, seed=seed)
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
-        """Batches without end, each a list of groups that stay together on one rank."""
-        raise NotImplementedError
+        """Yield batches without end, each a list of groups. A group stays together on one rank."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw(rng)")
 
     def __len__(self) -> int:
         return self._batches
@@ -75,56 +121,68 @@ class ClassSampler(Sampler[list[int]]):
         self._drawn = start
         draws = self.draw(np.random.default_rng([self.seed, epoch]))
         for number, groups in enumerate(islice(draws, start, self._batches), start + 1):
-            if self.epoch == epoch:  # and nobody has gone to another in the meantime
+            if self.epoch == epoch:  # and not set to another one in the meantime
                 self._drawn = number
             yield [index for group in self._own(groups) for index in group]
         if self.epoch == epoch:
             self.epoch, self._drawn = epoch + 1, 0
 
     def _own(self, groups: list[Group]) -> list[Group]:
-        rank, world_size = self._place or _current_place()
+        rank, world_size = self._rank or _current_rank()
         if world_size > len(groups):
-            raise ValueError(f"a batch of {len(groups)} groups cannot be shared by {world_size} ranks; make it larger")
+            raise ValueError(
+                f"a batch of {len(groups)} groups cannot be shared by {world_size} ranks; use larger batches"
+            )
         first, last = (len(groups) * r // world_size for r in (rank, rank + 1))
         return groups[first:last]
 
+    @property
+    def tree(self) -> ClassTree | None:
+        """The tree of classes of the present epoch, for losses that use one; None for most samplers."""
+        return None
+
+    def report(self, active: torch.Tensor) -> None:
+        """Take which triplets of a batch had a loss above zero, in their order; training calls it if `needs_active`."""
+
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; the epoch that `load_state_dict` has just set is not rewound."""
-        at_least("epoch", epoch, 0)
+        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
+        at_least(0, epoch=epoch)
         if epoch != self.epoch:
             self.epoch, self._drawn, self._resume = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and how many of its batches were drawn."""
+        """Return the epoch and the number of its batches that were drawn."""
         return {"epoch": self.epoch, "batch": self._drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration go on from where `state` was taken."""
+        """Make the next iteration continue at the position of `state`."""
         if state["batch"] > len(self):
             raise ValueError(
-                f"the state is of batch {state['batch']} and an epoch has {len(self)}; load one of a sampler made alike"
+                f"the state is at batch {state['batch']}, but an epoch has {len(self)}; use the same arguments"
             )
         self.epoch, self._drawn = state["epoch"], state["batch"]
         self._resume = self._drawn
 
 
-def _integers(labels: Labels) -> np.ndarray:
-    shape = np.shape(labels)
-    if len(shape) != 1 or not shape[0]:
-        raise ValueError(f"labels must be a list of at least one integer, got shape {tuple(shape)}")
-    return label_array(labels)
+def at_least(least: int, **numbers: int) -> None:
+    """Raise an error unless all numbers are integers of at least `least`."""
+    for name, value in numbers.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse what is no whole number, and one that is too small."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
-
-
-def _current_place() -> tuple[int, int]:
+def _current_rank() -> tuple[int, int]:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def from_rank_zero(decided: T) -> T:
+    """Return what rank 0 decided, since embeddings may differ in their last bits from one GPU to another."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(box := [decided])
+        return box[0]
+    return decided

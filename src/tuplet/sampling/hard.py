@@ -1,31 +1,36 @@
 """Hard negative class mining (Sohn 2016, section 3.2.1)."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
 
-from tuplet.sampling.base import Group, Labels, Options, at_least
+from tuplet.sampling.base import Group, Labels, Options, at_least, from_rank_zero
 from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import NPairSampler
 
 
 class HardClassSampler(NPairSampler):
-    """N-pair batches of classes that the model confuses, chosen greedily.
+    """Draw N-pair batches of classes that the model confuses, chosen greedily.
 
-    For each batch: (1) embed `per_class` random examples of `candidates` classes, or as many as the smallest of them
-    has; (2) start with one of them at random and add, until there are `pairs`, the class with the most violated triplet
-    against the classes chosen so far, ties at random; (3) draw two examples of each. With one example a class the
-    violation of two classes is f·g; with more it is max f_a·g − f_a·f_p over anchors a, positives p ≠ a and the other
-    class's examples g, in both directions.
+    For each batch: (1) Embed `per_class` random examples of `candidates` classes, or as many as the smallest of them
+    has. (2) Start with one of these classes at random. Add the class with the most violated triplet against the classes
+    chosen so far, ties at random, until there are `pairs` classes. (3) Draw two examples of each. With one example of
+    each class, the violation of two classes is f·g. With more it is the maximum of f_a·g − f_a·f_p over anchors a,
+    positives p ≠ a and examples g of the other class, in both directions.
 
-    The candidates are those classes whose turn in the shuffled round is still to come, so mining chooses which classes
-    meet in a batch, not how often a class is seen. Classes that must come next (the fewer than `pairs` that remain
-    of a round, and large ones that need every remaining batch of the epoch) are in the batch from the start.
+    The candidates are the classes that are still to come in the shuffled round. So mining chooses which classes share a
+    batch, not how often a class is seen. Classes that must come next are in the batch from the start: the fewer than
+    `pairs` that remain of a round, and large ones that need every remaining batch of the epoch.
 
-    `embed(indices)` gives an (n, d) tensor; it is called once a batch, in the iterating process, so iterate without
-    `DataLoader` workers. Under `torch.distributed` the choice of rank 0 holds for all.
+    Args:
+        embed: function of a list of n indices that returns their embeddings, an (n, d) tensor. It is called once for
+            each batch in the iterating process, so iterate without `DataLoader` workers. Under `torch.distributed` the
+            choice of rank 0 holds for all.
+        pairs: the number of classes of a batch.
+        candidates: the number of classes to choose from.
+        per_class: the number of examples of each candidate to embed.
 
     >>> angle = torch.tensor([0.0, 0.0, 3.0, 3.0, 0.1, 0.1, 3.1, 3.1])
     >>> labels = [0, 0, 1, 1, 2, 2, 3, 3]
@@ -33,6 +38,8 @@ class HardClassSampler(NPairSampler):
     >>> sorted(sorted({labels[i] for i in batch}) for batch in sampler)
     [[0, 2], [1, 3]]
     """
+
+    name, needs_embeddings = "hard_class", True
 
     def __init__(
         self,
@@ -44,28 +51,32 @@ class HardClassSampler(NPairSampler):
         seed: int = 0,
         **options: Unpack[Options],
     ) -> None:
-        at_least("pairs", pairs, 1)
-        at_least("per_class", per_class, 1)
-        at_least("candidates", candidates, pairs)
+        at_least(1, pairs=pairs, per_class=per_class)
+        at_least(pairs, candidates=candidates)
         super().__init__(labels, pairs, seed, **options)
         self.embed, self.candidates, self.probes = embed, candidates, per_class
-        self._chosen: list[list[int]] = []  # the classes of this epoch's batches
-        self._replay: list[list[int]] = []  # those of them that the next iteration takes as given
+        self._chosen: list[list[int]] = []  # the classes of the batches of this epoch
+        self._replay: list[list[int]] = []  # the chosen classes of the batches that the next iteration skips
+
+    @classmethod
+    def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
+        """Make a sampler for batches of `batch_size` examples; `inputs` are `embed` and `candidates`."""
+        return cls(labels, pairs=batch_size // 2, seed=seed, **inputs)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; the epoch that `load_state_dict` has just set is not rewound."""
+        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
         if epoch != self.epoch:
             self._replay = []
         super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, how many of its batches were drawn, and their classes, which depended on the model."""
+        """Return the epoch, the number of its batches that were drawn, and their classes, which the model chose."""
         return {**super().state_dict(), "chosen": list(self._chosen) if self._drawn else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration go on from where `state` was taken."""
+        """Make the next iteration continue at the position of `state`."""
         super().load_state_dict(state)
-        self._chosen = [list(classes) for classes in state["chosen"]]
+        self._chosen = [list(classes) for classes in state["chosen"][: state["batch"]]]
         self._replay = self._chosen
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
@@ -97,7 +108,9 @@ class HardClassSampler(NPairSampler):
         indices = np.concatenate(probes).tolist()
         vectors = torch.as_tensor(self.embed(indices)).detach()
         if vectors.ndim != 2 or len(vectors) != len(indices):
-            raise ValueError(f"embed gave shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)")
+            raise ValueError(
+                f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)"
+            )
         violation = class_violations(vectors.reshape(len(classes), count, -1))
         chosen = list(range(len(start))) or [int(rng.integers(len(classes)))]
         worst = violation[chosen].max(0)
@@ -105,18 +118,18 @@ class HardClassSampler(NPairSampler):
             worst[chosen] = -np.inf
             chosen.append(int(rng.choice(np.flatnonzero(worst == worst.max()))))
             worst = np.maximum(worst, violation[chosen[-1]])
-        return _of_rank_zero([classes[i] for i in chosen])
+        return from_rank_zero([classes[i] for i in chosen])
 
 
 def class_violations(vectors: torch.Tensor) -> np.ndarray:
-    """How far the most violated triplet of each two classes goes, for (classes, examples, d) vectors.
+    """Return the violation of the most violated triplet of every two classes, for (classes, examples, d) vectors.
 
     >>> class_violations(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[0.6, 0.8]]]))[2]
     array([0.6, 0.8, 1. ], dtype=float32)
     """
     classes, examples, _ = vectors.shape
     if not bool(torch.isfinite(vectors).all()):
-        raise ValueError("embed gave vectors that are not finite; the model has diverged")
+        raise ValueError("embed returned vectors that are not finite; the model has diverged")
     flat = vectors.flatten(0, 1).to(torch.promote_types(vectors.dtype, torch.float32))
     similarity = (flat @ flat.T).reshape(classes, examples, classes, examples)
     if examples == 1:
@@ -126,11 +139,3 @@ def class_violations(vectors: torch.Tensor) -> np.ndarray:
     hardest_positive = own.amin(2)
     violation = (similarity - hardest_positive[:, :, None, None]).amax((1, 3))
     return torch.maximum(violation, violation.T).cpu().numpy()
-
-
-def _of_rank_zero(chosen: list[int]) -> list[int]:
-    """The choice of rank 0: products may differ in their last bits from one GPU to the next."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(box := [chosen])
-        return box[0]
-    return chosen

@@ -1,4 +1,4 @@
-"""The order in which every sampler takes classes and examples."""
+"""The order in which all samplers take classes and examples."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -7,12 +7,12 @@ import numpy as np
 
 
 class Rounds:
-    """Classes in shuffled rounds; of each class its examples in shuffled order, without repeats until all were used.
+    """Take classes in shuffled rounds, and examples of a class in shuffled order without repeats until all are used.
 
-    A round holds every class that still has `visit` unused examples (or all of its own, if it has fewer); when there
-    is none, those with any unused example; when all were used, everything starts again. So larger classes come in
-    more rounds than smaller ones. A class that must be in each of the remaining batches if its examples are all
-    to be seen in this epoch goes first. An epoch that draws as many examples as there are thus touches almost all.
+    A round holds every class that still has `visit` unused examples (or all of its examples, if it has fewer). If there
+    is no such class, it holds the classes with any unused example. When all are used, everything starts again. So
+    larger classes appear in more rounds than smaller ones. A class that must be in each of the remaining batches to be
+    seen completely in this epoch goes first. So an epoch that draws as many examples as there are touches almost all.
 
     >>> rounds = Rounds([np.array([0, 1]), np.array([2, 3])], visit=2, batches=1, rng=np.random.default_rng(0))
     >>> sorted(rounds.next_class() for _ in range(2))
@@ -21,17 +21,17 @@ class Rounds:
 
     def __init__(self, members: Sequence[np.ndarray], visit: int, batches: int, rng: np.random.Generator) -> None:
         self.members = members
-        self.queue: list[int] = []  # the classes that still have their turn in this round
+        self.queue: list[int] = []  # classes that still have a turn in this round
         self._rng = rng
-        self._batches = batches  # that are still to come
+        self._batches = batches  # batches that are still to come
         self._sizes = np.array([len(own) for own in members])
         self._enough = np.minimum(self._sizes, visit)
-        self._unused = self._sizes.copy()  # in the present order of each class
-        self._taken = np.zeros_like(self._sizes)  # since the start
+        self._unused = self._sizes.copy()  # unused examples in the present order of each class
+        self._taken = np.zeros_like(self._sizes)  # examples taken since the start
         self._orders = [rng.permutation(own) for own in members]
 
     def start_batch(self, classes: int) -> list[int]:
-        """Begin a batch; the classes that must be in it, if it can hold them, are queued first and returned."""
+        """Begin a batch. Queue first, and return, the classes that must be in it, if it can hold them."""
         needs_all = np.flatnonzero(self._sizes - self._taken >= self._enough * self._batches)
         self._batches -= 1
         if not 0 < len(needs_all) <= classes:
@@ -47,7 +47,7 @@ class Rounds:
         return urgent
 
     def next_class(self, busy: Collection[int] = ()) -> int:
-        """The next class that is not `busy`; a busy one keeps its turn."""
+        """Return the next class that is not `busy`. A busy class keeps its turn."""
         while True:
             for place, c in enumerate(self.queue):
                 if c not in busy:
@@ -55,30 +55,30 @@ class Rounds:
             self.start_round(busy)
 
     def start_round(self, busy: Collection[int] = ()) -> None:
-        """Queue another round, one with at least one class that is not `busy`."""
+        """Queue another round with at least one class that is not `busy`."""
         free = np.ones(len(self.members), dtype=bool)
         free[list(busy)] = False
         if not free.any():
-            raise ValueError(f"all {len(free)} classes are taken already; ask for a smaller batch")
+            raise ValueError(f"all {len(free)} classes are in the batch already; ask for a smaller batch")
         waiting = np.bincount(self.queue, minlength=len(free))  # turns that busy classes kept
         unseen = self._unseen() - waiting * self._enough
-        # A class whose turn waits has one in this round too; more would pile up where it is always busy.
+        # A class with a kept turn gets one in this round too. More would pile up where a class is always busy.
         tiers = (unseen >= self._enough, unseen > 0, waiting < 2)
         eligible = next(tier for tier in tiers if (tier & free).any())
         self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
 
     def _unseen(self) -> np.ndarray:
-        """How many examples of each class were not drawn since everything last started again.
+        """Return how many examples of each class were not drawn since everything last started again.
 
-        What is left of a class's present order does not tell: a class that was used up begins another one at once.
+        The rest of a class's present order does not tell: a class that is used up begins another order at once.
         """
         starts = 1 + (self._taken // self._sizes).min()
         return starts * self._sizes - self._taken
 
     def take(self, c: int, count: int, avoid: Collection[int] = ()) -> list[int]:
-        """The next `count` examples of class `c`.
+        """Return the next `count` examples of class `c`.
 
-        When its order starts again, those that are among them already, or in `avoid`, come last.
+        When its order starts again, examples that are taken already or are in `avoid` come last.
         """
         taken: list[int] = []
         while len(taken) < count:
@@ -95,6 +95,6 @@ class Rounds:
         return taken
 
     def put_back(self, c: int) -> None:
-        """Undo the last example that was taken of class `c`."""
+        """Put back the last example that was taken of class `c`."""
         self._unused[c] += 1
         self._taken[c] -= 1

@@ -1,4 +1,4 @@
-"""The batches of the papers: pairs, triplets, C×K and uniform n-groups."""
+"""The samplers of the papers: C×K classes, pairs, uniform n-groups and triplets."""
 
 from collections.abc import Iterator
 from typing import Unpack
@@ -10,25 +10,26 @@ from tuplet.sampling.rounds import Rounds
 
 
 class ClassBalancedSampler(ClassSampler):
-    """`classes` classes with `per_class` examples each, one class after the other.
+    """Draw `classes` classes with `per_class` examples each, one class after the other.
 
-    The C×K batches of the Unified view and the ranked list paper, and the N×M batches of Sohn 2016, section 4.4.
-    A class that is smaller than `per_class` repeats its examples, each as often as the others or once more.
+    These are the C×K batches of the Unified view and the ranked list paper, and the N×M batches of Sohn 2016, section
+    4.4. A class with fewer than `per_class` examples repeats them evenly.
 
     >>> sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], classes=2, per_class=3)
     >>> [len(batch) for batch in sampler]
     [6]
     """
 
+    name = "class_balanced"
+
     def __init__(
         self, labels: Labels, classes: int = 24, per_class: int = 5, seed: int = 0, **options: Unpack[Options]
     ) -> None:
-        at_least("classes", classes, 1)
-        at_least("per_class", per_class, 1)
+        at_least(1, classes=classes, per_class=per_class)
         super().__init__(labels, classes * per_class, seed, **options)
         if classes > len(self.members):
             raise ValueError(
-                f"a batch of {classes} classes is asked for, but {len(self.members)} have two examples; ask for fewer"
+                f"a batch needs {classes} classes, but only {len(self.members)} have two examples; ask for fewer"
             )
         self.classes, self.per_class = classes, per_class
 
@@ -44,44 +45,47 @@ class ClassBalancedSampler(ClassSampler):
 
 
 class NPairSampler(ClassBalancedSampler):
-    """Two examples of each of `pairs` classes: query and positive, next to each other (Sohn 2016, section 3.2).
+    """Draw two examples of each of `pairs` classes, query and positive in turn (Sohn 2016, section 3.2).
 
     >>> batch = next(iter(NPairSampler([7, 7, 7, -1, -1, 3, 3, 3], pairs=3)))
     >>> len(batch), len(set(batch))
     (6, 6)
     """
 
+    name, batch, group_size = "npair", "pairs", 2
+
     def __init__(self, labels: Labels, pairs: int = 60, seed: int = 0, **options: Unpack[Options]) -> None:
-        at_least("pairs", pairs, 1)
+        at_least(1, pairs=pairs)
         super().__init__(labels, pairs, 2, seed, **options)
 
 
 class NGroupSampler(ClassSampler):
-    """Uniform n-group batches: `groups` classes of `per_group` examples, and more where classes are small.
+    """Draw uniform n-groups: `groups` classes of `per_group` examples, more classes where they are small.
 
-    (Schall et al. 2019, section III.)
-
-    A class gives `per_group` examples, or all it has if it has fewer; classes are added until the batch holds
-    exactly groups · per_group examples. No example is repeated in a batch. Where one place is left, the last class with
-    more than two gives up one, so that the class that fills the batch brings a pair and not a lone example.
+    A class gives `per_group` examples, or all of its examples if it has fewer. Classes are added until the batch holds
+    exactly groups · per_group examples. No example is repeated in a batch. If one place is left, the last class with
+    more than two examples gives up one, so that the class that fills the batch brings a pair (Schall et al. 2019,
+    section III).
 
     >>> sampler = NGroupSampler([0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], groups=2, per_group=4)
     >>> [len(batch) for batch in sampler]
     [8]
     """
 
+    name, batch = "ngroup", "groups"
+
     def __init__(
         self, labels: Labels, groups: int = 16, per_group: int = 8, seed: int = 0, **options: Unpack[Options]
     ) -> None:
-        at_least("groups", groups, 1)
-        at_least("per_group", per_group, 2)
+        at_least(1, groups=groups)
+        at_least(2, per_group=per_group)
         self.groups, self.per_group = groups, per_group
         super().__init__(labels, groups * per_group, seed, **options)
         most = sum(min(len(own), per_group) for own in self.members)
         if most < groups * per_group:
             raise ValueError(
                 f"groups × per_group is {groups} × {per_group}, but with at most {per_group} of a class "
-                f"the {len(self.members)} classes of two or more give {most} examples; ask for fewer"
+                f"the {len(self.members)} classes with two or more examples give {most} examples; ask for fewer"
             )
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
@@ -89,22 +93,22 @@ class NGroupSampler(ClassSampler):
         while True:
             rounds.start_batch(self.groups)
             batch: dict[int, Group] = {}
-            room = self.groups * self.per_group
-            while room:
-                if room == 1 and (givers := [c for c in batch if len(batch[c]) > 2]):
+            free = self.groups * self.per_group
+            while free:
+                if free == 1 and (givers := [c for c in batch if len(batch[c]) > 2]):
                     batch[givers[-1]].pop()
                     rounds.put_back(givers[-1])
-                    room = 2
+                    free = 2
                 c = rounds.next_class(busy=batch)
-                batch[c] = rounds.take(c, min(self.per_group, len(self.members[c]), room))
-                room -= len(batch[c])
+                batch[c] = rounds.take(c, min(self.per_group, len(self.members[c]), free))
+                free -= len(batch[c])
             yield list(batch.values())
 
 
 class TripletSampler(ClassSampler):
-    """`triplets` disjoint triplets: anchor, positive and negative next to each other, no example twice in a batch.
+    """Draw `triplets` disjoint triplets: anchor, positive and negative in turn, no example twice in a batch.
 
-    The pair's class and the negative's class are each the next of the shuffled rounds.
+    The class of the pair and the class of the negative are the next ones of the shuffled rounds.
 
     >>> labels = [0, 0, 0, 1, 1, 1]
     >>> batch = next(iter(TripletSampler(labels, triplets=2)))
@@ -112,22 +116,24 @@ class TripletSampler(ClassSampler):
     (6, [True, True])
     """
 
+    name, batch, group_size = "triplet", "triplets", 3
+
     def __init__(self, labels: Labels, triplets: int = 40, seed: int = 0, **options: Unpack[Options]) -> None:
-        at_least("triplets", triplets, 1)
+        at_least(1, triplets=triplets)
         super().__init__(labels, 3 * triplets, seed, **options)
         self.triplets = triplets
         self._sizes = np.array([len(own) for own in self.members])
         if not _can_give(self._sizes, triplets):
             raise ValueError(
                 f"triplets is {triplets}, but {len(self.members)} classes with {self._sizes.sum()} examples, "
-                f"{self._sizes.max()} of them in one class, do not give so many disjoint ones; ask for fewer"
+                f"{self._sizes.max()} of them in one class, cannot give so many disjoint ones; ask for fewer"
             )
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
-        # A triplet is to these rounds what a batch is to others': it has room for one turn of a class.
+        # Each triplet counts as a batch of the rounds, with a place for one class.
         rounds = Rounds(self.members, 2, len(self) * self.triplets, rng)
         while True:
-            free = self._sizes.copy()  # the examples of each class that are not in the batch
+            free = self._sizes.copy()  # examples of each class that are not in the batch
             batch: list[Group] = []
             for missing in reversed(range(self.triplets)):
                 used = [index for group in batch for index in group]
@@ -139,7 +145,7 @@ class TripletSampler(ClassSampler):
             yield batch
 
     def _classes(self, rounds: Rounds, free: np.ndarray, missing: int) -> tuple[int, int]:
-        """The classes of the next pair and negative, such that `missing` more triplets can follow."""
+        """Return the classes of the next pair and negative, such that `missing` more triplets can follow."""
         busy_pairs = set(np.flatnonzero(free < 2).tolist())
         while True:
             c = rounds.next_class(busy_pairs)
@@ -158,6 +164,6 @@ class TripletSampler(ClassSampler):
 
 
 def _can_give(free: np.ndarray, triplets: int) -> bool:
-    """Whether classes with so many free examples can give `triplets` disjoint triplets."""
+    """Tell if classes with `free` examples each can give `triplets` disjoint triplets."""
     total = free.sum()
     return bool(total >= 3 * triplets and total - free.max() >= triplets and (free // 2).sum() >= triplets)

@@ -1,4 +1,4 @@
-"""From a trained model to answers: an index of vectors, searched in Python, in the terminal and in a page.
+"""Search for similar images: an index of embeddings, used from Python, the terminal or a web page.
 
 ```py
 index = tuplet.search.create("things.index", embedder=embedder)   # or "things.db", or "http://milvus:19530#things"
@@ -7,11 +7,11 @@ index.search("photo.jpg", k=10, where={"label": "bee"})[0]        # hits: id, sc
 ```
 """
 
-from tuplet.search.approximate import Approximate
-from tuplet.search.copying import copy
+from tuplet.search.backends import copy, create, open
+from tuplet.search.base import Searchable
+from tuplet.search.files import Approximate
 from tuplet.search.index import Index
 from tuplet.search.milvus import MilvusIndex
-from tuplet.search.opening import Searchable, create, open
-from tuplet.search.results import Found, Hit
+from tuplet.search.results import Hit, SearchResults
 
-__all__ = ["Approximate", "Found", "Hit", "Index", "MilvusIndex", "Searchable", "copy", "create", "open"]
+__all__ = ["Approximate", "Hit", "Index", "MilvusIndex", "SearchResults", "Searchable", "copy", "create", "open"]

@@ -1,78 +1,171 @@
-"""An index on disk: files that only grow, and one small file that says how far each of them counts.
+"""The files of an index in a folder. They only grow; `index.json` states how many bytes of each count.
 
-Adding and deleting append to the files, flush them to the disk, and then replace `index.json`, which holds the length
-of every file. That one rename is the moment at which a change happens: before it nothing counts, after it everything.
-What a killed writer left beyond the lengths is cut off by the next one, and no reader ever looks there.
+Adding and deleting append to the files, sync them to disk, and then replace `index.json` by a rename. The change
+happens with that rename: before it nothing counts, after it everything does. If a writer is killed earlier, the next
+writer cuts off the bytes beyond the stated lengths. Readers never look at them.
+
+`index.json` also states a CRC-32 of each file. It is continued over the bytes that are appended, so that adding reads
+nothing again, and it finds damage, not intent.
 """
 
 import json
 import os
+import re
+import reprlib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tuplet.durable import flush, replace_file, writing
+import numpy as np
 
-FORMAT = 1
+from tuplet.atomic import explain_write_errors, fsync, lock, write_atomic
+from tuplet.evaluation.scores import METRICS
+
+FORMAT = 2
 MANIFEST = "index.json"
-VECTORS, ITEMS, ROWS, DELETED, PICTURES = "vectors.f32", "items.jsonl", "rows.u64", "deleted.u64", "pictures.bin"
-LOCK = "writer.lock"
+VECTORS, ITEMS, ROWS, DELETED, THUMBNAILS = "vectors.f32", "items.jsonl", "rows.u64", "deleted.u64", "thumbnails.bin"
+FILES = (VECTORS, ITEMS, ROWS, DELETED, THUMBNAILS)
+MODEL, LOCK = "model", "writer.lock"
+#: The fields of `rows.u64`: the ends of a row's line and of its thumbnail, and a hash of its id.
+ROW = np.dtype([("line", "<u8"), ("thumbnail", "<u8"), ("id", "<u8")])
+KINDS = ("hnsw", "ivf_pq")
+#: The most bytes of a manifest; its length does not depend on the number of rows.
+MANIFEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """The description of an approximate index."""
+
+    kind: str  # "hnsw": a graph, fast, as large as the vectors; "ivf_pq": lists of compressed vectors, small
+    file: str
+    rows: int  # it covers rows 0 to rows − 1
+    effort: int  # nodes (hnsw) or lists (ivf_pq) to look at: the least that reaches the recall asked for
+    recall_at_10: float  # measured with rows that were not in it
+    seconds: float
+    bytes: int
+    crc32: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} over {self.rows:,} vectors: recall@10 {self.recall_at_10:.3f} against exact search "
+            f"at effort {self.effort}, built in {self.seconds:.0f} s"
+        )
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `index.json` says."""
+    """The content of `index.json`."""
 
     dim: int
     metric: str
     model: str | None  # the fingerprint of the model that made the vectors
-    born: str  # tells an index from another that later took its place
-    rows: int = 0  # vectors written, the deleted ones included
+    uid: str  # tells an index from another one that later takes its place
+    rows: int = 0  # vectors written, including deleted ones
     deleted: int = 0
-    bytes: Mapping[str, int] = field(
-        default_factory=lambda: dict.fromkeys((VECTORS, ITEMS, ROWS, DELETED, PICTURES), 0)
-    )
-    approximate: Mapping[str, Any] | None = None
+    bytes: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
+    crc32: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))  # of that many bytes
+    approximate: Approximate | None = None
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The state that was committed last; a folder that is no index, or a damaged one, is refused."""
+    """Read the last committed state; FileNotFoundError if there is no index, ValueError if it is damaged."""
     path = folder / MANIFEST
     make = "with tuplet index, or search.create in Python"
     if not folder.exists():
         raise FileNotFoundError(f"{folder} does not exist; make an index {make}")
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no index: it has no {MANIFEST}; make one {make}")
+        raise FileNotFoundError(f"{folder} is not an index: it has no {MANIFEST}; make one {make}")
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        written = about.pop("format")
-        manifest = Manifest(**about) if written == FORMAT else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); restore it from a copy or index again") from error
+        with open(path, "rb") as file:
+            text = file.read(MANIFEST_BYTES + 1)
+        if len(text) > MANIFEST_BYTES:
+            raise ValueError(f"more than {MANIFEST_BYTES:,} bytes")
+        content = json.loads(text)
+        version = content["format"]
+        manifest = _parse(content) if version == FORMAT else None
+        if manifest is not None and text != _encode(manifest):
+            raise ValueError("its checksum does not fit")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({str(error)[:100]}); restore it from a copy or index again") from error
     if manifest is None:
-        raise ValueError(f"{path} has format {written} and this tuplet reads {FORMAT}; install a newer one")
-    for name, counted in manifest.bytes.items():
-        found = (folder / name).stat().st_size if (folder / name).exists() else 0
-        if found < counted:
-            raise ValueError(f"{folder / name} has {found:,} bytes of {counted:,}; restore it from a copy")
+        older = isinstance(version, int) and version < FORMAT
+        raise ValueError(
+            f"{path} has format {reprlib.repr(version)} and this tuplet reads {FORMAT}; "
+            + ("index again" if older else "install a newer one")
+        )
+    for name, expected in manifest.bytes.items():
+        size = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if size < expected:
+            raise ValueError(f"{folder / name} has {size:,} bytes of {expected:,}; restore it from a copy")
     return manifest
 
 
+def _encode(manifest: Manifest) -> bytes:
+    """Return the text of `index.json`, which ends with a checksum of the rest."""
+    content = {"format": FORMAT, **asdict(manifest)}
+    checksum = zlib.crc32(json.dumps(content).encode())
+    return json.dumps({**content, "checksum": checksum}, indent=1).encode() + b"\n"
+
+
+def _parse(content: dict[str, Any]) -> Manifest:
+    """Return the manifest of a parsed `index.json`; ValueError, KeyError or TypeError if a value cannot be."""
+    built = content.pop("approximate")
+    del content["format"], content["checksum"]
+    manifest = Manifest(**content, approximate=None if built is None else Approximate(**built))
+    sizes, checksums = dict(manifest.bytes), dict(manifest.crc32)
+    numbers = [("dim", manifest.dim), ("rows", manifest.rows), ("deleted", manifest.deleted)]
+    numbers += [*sizes.items(), *checksums.items()]
+    texts = [("metric", manifest.metric), ("uid", manifest.uid), ("model", manifest.model or "")]
+    if built is not None:
+        numbers += [(name, built[name]) for name in ("rows", "effort", "bytes", "crc32")]
+        texts += [(name, built[name]) for name in ("kind", "file")]
+        if not isinstance(built["recall_at_10"], float) or not isinstance(built["seconds"], float):
+            raise ValueError("recall_at_10 and seconds must be numbers")
+    for name, value in numbers:
+        if type(value) is not int or not 0 <= value < 1 << 63:
+            raise ValueError(f"{name} is {reprlib.repr(value)}")
+    for name, text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name} is {reprlib.repr(text)}")
+    rows, dim = manifest.rows, manifest.dim
+    others = [name for name in sizes if name not in FILES and not re.fullmatch(rf"{MODEL}/[\w.-]+", name)]
+    if others or sizes.keys() != checksums.keys() or not sizes.keys() >= set(FILES):
+        raise ValueError("bytes and crc32 must name the files")
+    if (sizes[VECTORS], sizes[ROWS], sizes[DELETED]) != (rows * dim * 4, rows * ROW.itemsize, manifest.deleted * 8):
+        raise ValueError(f"{rows:,} rows do not fit the bytes of the files")
+    if not dim or manifest.metric not in METRICS or manifest.deleted > rows:
+        raise ValueError(f"dim {dim}, metric {reprlib.repr(manifest.metric)}, {manifest.deleted:,} of {rows:,} deleted")
+    if manifest.approximate is not None:
+        known = manifest.approximate.kind in KINDS and manifest.approximate.rows <= rows
+        if not known or not re.fullmatch(r"approximate\.[0-9a-f]{8}\.faiss", manifest.approximate.file):
+            raise ValueError(f"approximate is {reprlib.repr(built)}")
+    return manifest
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raise FileExistsError if a folder without an index holds other files than a killed creation leaves."""
+    own = (LOCK, MODEL, f"{MANIFEST}.part")
+    others = sorted(path.name for path in folder.iterdir() if path.name not in own)
+    if others and not (folder / MANIFEST).exists():
+        raise FileExistsError(f"{folder} holds other files, such as {others[0]}; give a new or empty folder")
+
+
 def commit(folder: Path, manifest: Manifest) -> None:
-    """Make this the state of the index, at once and for good."""
-    text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1) + "\n"
-    replace_file(folder / MANIFEST, lambda aside: aside.write_text(text, encoding="utf-8"))
+    """Replace the state of the index in one step."""
+    write_atomic(folder / MANIFEST, lambda part: part.write_bytes(_encode(manifest)))
 
 
-def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> dict[str, int]:
-    """Append bytes to the files by name and flush them; the lengths that a manifest must state to make them count."""
-    lengths = dict(manifest.bytes)
+def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> Manifest:
+    """Append bytes to files by name and sync them. Return the manifest with their new lengths and checksums."""
+    lengths, checksums = dict(manifest.bytes), dict(manifest.crc32)
     for name, data in additions.items():
         path = folder / name
         is_new = not path.exists()
-        with writing(path):
+        with explain_write_errors(path):
             with open(path, "w+b" if is_new else "r+b") as file:
                 file.truncate(lengths[name])
                 file.seek(lengths[name])
@@ -80,33 +173,53 @@ def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> di
                 file.flush()
                 os.fsync(file.fileno())
                 lengths[name] = file.tell()
-            if is_new:  # a manifest must not outlive the name of a file that it counts
-                flush(folder)
-    return lengths
+                checksums[name] = zlib.crc32(data, checksums[name])
+            if is_new:  # the file's name must be on disk before a manifest counts it
+                fsync(folder)
+    return replace(manifest, bytes=lengths, crc32=checksums)
+
+
+def with_model(folder: Path, manifest: Manifest) -> Manifest:
+    """Return a manifest with the lengths and checksums of the files of the model, if there is one."""
+    sums = {f"{MODEL}/{path.name}": checksum(path) for path in sorted((folder / MODEL).glob("*"))}
+    return replace(
+        manifest,
+        bytes={**manifest.bytes, **{name: size for name, (size, _) in sums.items()}},
+        crc32={**manifest.crc32, **{name: crc for name, (_, crc) in sums.items()}},
+    )
+
+
+def checksum(path: Path) -> tuple[int, int]:
+    """Return the length and the CRC-32 of a file.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "a")
+    >>> path.write_bytes(b"abc")
+    3
+    >>> checksum(path)
+    (3, 891568578)
+    """
+    crc = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+        return file.tell(), crc
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Be the one writer of the folder. The lock belongs to the open file, so it ends with the process, however it ends.
+def writer_lock(folder: Path) -> Iterator[None]:
+    """Be the only writer of the folder; BlockingIOError if another process is. The lock ends with the process.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with only_writer(folder), only_writer(folder):
+    >>> with writer_lock(folder), writer_lock(folder):
     ...     pass
     Traceback (most recent call last):
     BlockingIOError: ... is being written by process ...; wait until it is done
     """
-    import fcntl  # not on every system, and reading needs none
-
-    with writing(folder / LOCK):
-        (folder / LOCK).touch()
-    with open(folder / LOCK, "r+b", buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = file.read().decode() or "?"
-            raise BlockingIOError(f"{folder} is being written by process {who}; wait until it is done") from None
-        with writing(folder / LOCK):
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
+    path = folder / LOCK
+    writer = path.read_text() if path.is_file() else ""
+    with lock(path, busy=f"{folder} is being written by process {writer or '?'}; wait until it is done"):
+        with explain_write_errors(path):
+            path.write_text(str(os.getpid()))
         yield

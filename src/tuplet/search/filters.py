@@ -1,6 +1,7 @@
-"""Which rows have the metadata that a search asks for."""
+"""Filters on metadata: the rows that a search may find, the counts of values, and the filter language of Milvus."""
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -8,76 +9,76 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tuplet.search.incoming import choices
+from tuplet import cancel
+from tuplet.search.inputs import choices, is_plain
 from tuplet.search.snapshot import Snapshot
 
-#: What a search asks for: a value, or a list of values of which one must fit, for each key.
+#: A filter: for each key, a value or a list of values of which one must match.
 Where: TypeAlias = Mapping[str, Any]
 BLOCK = 1 << 16
-#: Made once: `json.dumps` would make one for each value.
+#: `json.dumps` with options would make an encoder for each call.
 _encode = json.JSONEncoder(sort_keys=True).encode
 
 
 class Column:
-    """The value of one key in every row, as a code; rows are never changed, so a column only grows."""
+    """The values of one key in all rows, as integer codes. Rows never change, so a column only grows."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.codes = np.empty(0, np.int32)
-        self.values: dict[str, int] = {}  # the value as JSON: hashable, and 1 is not true
+        self.values: dict[str, int] = {}  # values as JSON text: hashable, and 1 differs from true
 
     def extend(self, snapshot: Snapshot, keys: set[str]) -> None:
-        """Read the rows that are new, and note which keys they have."""
+        """Read the new rows, and add the keys that they have to `keys`."""
         for start in range(len(self.codes), len(snapshot.rows), BLOCK):
-            items = snapshot.items_from(start, min(start + BLOCK, len(snapshot.rows)))
-            codes = [self.values.setdefault(_as_json(item.get(self.key)), len(self.values)) for item in items]
+            cancel.check()
+            items = snapshot.items(range(start, min(start + BLOCK, len(snapshot.rows))))
+            codes = [self.values.setdefault(as_json(item.get(self.key)), len(self.values)) for item in items]
             self.codes = np.concatenate([self.codes, np.array(codes, np.int32)])
             keys.update(*items)
 
-    def extend_without(self, rows: int) -> None:
-        """Take it that none of the first rows has the key."""
-        self.codes, self.values = np.zeros(rows, np.int32), {_as_json(None): 0}
-
 
 class Columns:
-    """The columns that searches asked for so far, of keys that some row has: anyone may ask for any key."""
+    """The columns of the keys that searches have used. Keys that no row has are not kept, so memory stays bounded."""
 
     def __init__(self) -> None:
-        self._growing = threading.Lock()
-        self._start_again("")
+        self._lock = threading.Lock()
+        self._reset("")
 
-    def _start_again(self, born: str) -> None:
-        self._born, self._columns = born, dict[str, Column]()
-        self._keys, self._read = set[str](), 0  # the keys of the first so many rows
+    def _reset(self, uid: str) -> None:
+        self._uid, self._columns = uid, dict[str, Column]()
+        self._keys, self._rows_read = set[str](), 0  # all keys of the rows read so far
 
     def column(self, key: str, snapshot: Snapshot) -> Column:
-        """The column of a key, up to the last row of the snapshot at least."""
-        with self._growing:
-            if snapshot.manifest.born != self._born:
-                self._start_again(snapshot.manifest.born)
+        """Return the column of a key, with all rows of the snapshot and perhaps later ones."""
+        with self._lock:
+            if snapshot.manifest.uid != self._uid:
+                self._reset(snapshot.manifest.uid)
             column = self._columns.get(key) or Column(key)
-            if key not in self._keys:
-                column.extend_without(self._read)
-            column.extend(snapshot, self._keys)
-            self._read = max(self._read, len(column.codes))
-            if key in self._keys:
-                self._columns[key] = column
+            if key not in self._keys:  # no row read so far has it
+                column.codes, column.values = np.zeros(self._rows_read, np.int32), {as_json(None): 0}
+            try:
+                column.extend(snapshot, self._keys)
+            finally:  # a cancelled search leaves what it read to the next one
+                self._rows_read = max(self._rows_read, len(column.codes))
+                if key in self._keys:
+                    self._columns[key] = column
         return column
 
     def allowed(self, where: Where | None, snapshot: Snapshot) -> np.ndarray | None:
-        """Whether each row may be found; None where all may."""
+        """Return a mask of the rows that a search may find; None if it may find all."""
         if not where and not snapshot.manifest.deleted:
             return None
         allowed = snapshot.alive
         for key, wanted in (where or {}).items():
             column = self.column(key, snapshot)
-            asked = [_asked(key, each) for each in choices(wanted)]
-            codes = [column.values[text] for text in asked if text in column.values]
+            texts = [_filter_json(key, value) for value in choices(wanted)]
+            codes = [column.values[text] for text in texts if text in column.values]
             allowed = allowed & np.isin(column.codes[: len(allowed)], codes)
         return allowed
 
     def counts(self, key: str, snapshot: Snapshot) -> dict[Any, int]:
-        """How many rows have each value of a key, the most frequent first; rows without the key are left out."""
+        """Count the rows by their value of a key, most frequent first; rows without the key are left out."""
         column = self.column(key, snapshot)
         values = list(column.values)  # in the order of their codes; other threads may add more
         counts = np.bincount(column.codes[: len(snapshot.rows)][snapshot.alive], minlength=len(values))
@@ -90,7 +91,7 @@ class Columns:
 
 
 def most_frequent(counted: Counter[Any]) -> dict[Any, int]:
-    """Counts in their order, the highest first; of equals by name.
+    """Sort counts, highest first; equal ones by name.
 
     >>> most_frequent(Counter(["bee", "ant", "wasp", "bee"]))
     {'bee': 2, 'ant': 1, 'wasp': 1}
@@ -98,20 +99,47 @@ def most_frequent(counted: Counter[Any]) -> dict[Any, int]:
     return dict(sorted(counted.items(), key=lambda pair: (-pair[1], str(pair[0]))))
 
 
-def _asked(key: str, value: Any) -> str:
+def _filter_json(key: str, value: Any) -> str:
     try:
-        return _as_json(value)
+        return as_json(value)
     except TypeError as error:
-        raise ValueError(
-            f"the filter {key}={value!r} is nothing that JSON can hold; use text, numbers or booleans"
-        ) from error
+        raise ValueError(f"the filter {key}={value!r} cannot be JSON; use text, numbers or booleans") from error
 
 
-def _as_json(value: Any) -> str:
-    """The same text for equal numbers.
+def as_json(value: Any) -> str:
+    """Return the JSON text of a value; the same text for equal numbers.
 
-    >>> _as_json(2011.0), _as_json(2011), _as_json(True)
+    >>> as_json(2011.0), as_json(2011), as_json(True)
     ('2011', '2011', 'true')
     """
     is_whole = isinstance(value, float) and value.is_integer()
     return _encode(int(value) if is_whole else value)
+
+
+def milvus_literal(value: Any) -> str:
+    r"""Return text, numbers or a list of them for a filter: JSON, but milvus-lite knows few of its escapes.
+
+    >>> milvus_literal('say "x"'), milvus_literal("a\x01b")
+    ('"say \\"x\\""', '"a\x01b"')
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(
+        r"\\(u....|.)", lambda escape: json.loads(f'"{escape[0]}"') if escape[1][0] in "ubf" else escape[0], text
+    )
+
+
+def milvus_filter(where: Where) -> str:
+    """Return a filter in Milvus's language.
+
+    >>> print(milvus_filter({"label": ["ant", "bee"], "year": 2011}))
+    (metadata["label"] == "ant" or metadata["label"] == "bee") and (metadata["year"] == 2011)
+    """
+    parts = []
+    for key, wanted in where.items():
+        values = choices(wanted)
+        for value in values:
+            if not is_plain(value):
+                raise ValueError(f"Milvus cannot filter by {key}={value!r}; use text, numbers or booleans")
+        terms = [f"metadata[{milvus_literal(key)}] == {milvus_literal(value)}" for value in values]
+        parts.append(f"({' or '.join(terms)})" if terms else "id == ''")
+    return " and ".join(parts)

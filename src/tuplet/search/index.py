@@ -1,12 +1,11 @@
-"""The index: vectors with ids and metadata in one folder, searched exactly unless told otherwise."""
+"""An index in a folder, searched exactly unless an approximate index was built."""
 
-import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,40 +13,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from tuplet.durable import flush, writing
+from tuplet.atomic import explain_write_errors, fsync
 from tuplet.evaluation.inputs import positive_integer
 from tuplet.models import Embedder, load
 from tuplet.search import approximate, files
-from tuplet.search.approximate import Approximate
-from tuplet.search.exact import FEW
+from tuplet.search.base import Searchable
+from tuplet.search.exact import RARE
 from tuplet.search.exact import search as exact_search
+from tuplet.search.files import Approximate
 from tuplet.search.filters import Columns, Where
-from tuplet.search.incoming import (
+from tuplet.search.inputs import (
     Ids,
-    Part,
-    Things,
-    additions,
-    as_names,
+    Inputs,
+    Items,
+    as_ids,
     check_conditions,
+    dim_and_metric,
     query_vectors,
-    refuse_another_model,
     refuse_known,
-    width_and_metric,
 )
-from tuplet.search.results import Found, distinct_results
-from tuplet.search.snapshot import ROW, Snapshot, id_number
+from tuplet.search.mapped import MappedFile
+from tuplet.search.results import SearchResults, distinct_results
+from tuplet.search.snapshot import Snapshot, encode_items
 
-MODEL = "model"
-#: Rows that are read together.
-PART = 4096
+#: Rows in one of the batches of `Index.batches`.
+BATCH = 4096
 
 
-class Index:
-    """Vectors with ids and metadata, found again by nearness.
+class Index(Searchable):
+    """An index in a folder.
 
-    Searching is exact: the evaluator's own blocked top-k over the memory-mapped file, with its ties and its answers.
-    Each `add` and each `delete` happens wholly or not at all, and what has returned survives a kill at any moment.
-    An open index stands still while others write; `refresh` takes it to the latest state.
+    Search is exact: it uses the blocked top-k of `tuplet.evaluation` on the memory-mapped vectors, with the same order
+    of ties and the same scores. Each `add` and `delete` happens completely or not at all, and survives a kill once it
+    has returned. An open index shows the state it was opened with; `refresh` loads the latest one.
 
     >>> import tempfile, torch
     >>> index = Index.create(Path(tempfile.mkdtemp()) / "points.index", dim=2)
@@ -61,12 +59,12 @@ class Index:
     def __init__(self, folder: Path, embedder: Embedder | None = None) -> None:
         """Use `Index.create` or `Index.open`."""
         manifest = files.read_manifest(folder)
-        self.folder = folder.absolute()  # the process may change its own
+        self.folder = self.location = folder.absolute()  # the current folder may change
         self.snapshot = Snapshot(self.folder, manifest)
         self._columns = Columns()
-        self._loaded: tuple[str, Any] = "", None  # the approximate index, by the name of its file
-        self._writers, self._writing = threading.RLock(), False
-        self._device = torch.device("cpu")  # of the model, which another index may bring again
+        self._faiss: tuple[str, Any, MappedFile | None] = "", None, None  # the approximate index, and its file
+        self._thread_lock, self._is_writing = threading.RLock(), False
+        self._device = torch.device("cpu")  # of the model, also if another index takes the place of this one
         if embedder is not None:
             self.check_model(embedder)
             self.embedder = embedder
@@ -80,139 +78,91 @@ class Index:
         metric: str | None = None,
         embedder: Embedder | None = None,
     ) -> "Index":
-        """An empty index: for vectors of `dim` numbers, or for photographs, with the `embedder` that sees them.
+        """Create an empty index in a new or empty folder; `search.create` describes the arguments.
 
-        The embedder is saved inside, so that the folder alone is enough to search with. `metric` is "euclidean",
-        "cosine" or "dot"; without one it is "dot" for an embedder that gives unit vectors, where it is the cosine at
-        less cost, and else "euclidean".
+        The embedder is saved in the folder, so that the folder alone is enough to search.
         """
         folder = Path(folder)
-        width, metric = width_and_metric(dim, metric, embedder)
-        with writing(folder):
+        dim, metric = dim_and_metric(dim, metric, embedder)
+        with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        _refuse_others(folder)
-        with files.only_writer(folder):
+        files.refuse_other_files(folder)
+        with files.writer_lock(folder):
             if (folder / files.MANIFEST).exists():
                 raise FileExistsError(f"{folder} is an index already; open it with search.open, or choose another name")
             if embedder is not None:
-                embedder.save(folder / MODEL)
-                for path in (folder / MODEL).iterdir():
-                    flush(path)
-                flush(folder / MODEL)
+                embedder.save(folder / files.MODEL)
             model = None if embedder is None else embedder.fingerprint()
-            files.commit(folder, files.Manifest(width, metric, model, born=uuid.uuid4().hex))
-        flush(folder.parent)
+            manifest = files.Manifest(dim, metric, model, uid=uuid.uuid4().hex)
+            files.commit(folder, files.with_model(folder, manifest))
+        fsync(folder.parent)
         return cls(folder, embedder)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], embedder: Embedder | None = None) -> "Index":
-        """The latest state of an index, for searching and for writing.
-
-        Its own model is loaded when a photograph comes. An `embedder` given here must be that very model.
-        """
+        """Open the latest state of an index; its model is loaded when it is needed, unless `embedder` is given."""
         return cls(Path(folder), embedder)
 
     def __len__(self) -> int:
         return self.snapshot.count
 
-    def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}, {len(self):,} vectors of {self.dim}, {self.metric})"
-
     @property
-    def dim(self) -> int:
-        """The length of its vectors."""
-        return self.snapshot.manifest.dim
-
-    @property
-    def metric(self) -> str:
-        """What makes two vectors near: "euclidean", "cosine" or "dot"."""
-        return self.snapshot.manifest.metric
-
-    @property
-    def has_model(self) -> bool:
-        """Whether photographs can be added and searched for."""
-        return self.snapshot.manifest.model is not None
+    def manifest(self) -> files.Manifest:
+        """The content of `index.json` in the state that is open."""
+        return self.snapshot.manifest
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The model that made the vectors."""
+        """The model that made the vectors; TypeError if the index has none."""
         if not self.has_model:
-            raise TypeError(
-                f"{self.folder} holds plain vectors and has no model; give it vectors, as a tensor or an array"
-            )
-        embedder = load(self.folder / MODEL)
+            raise TypeError(f"{self.folder} holds plain vectors and has no model; give vectors, a tensor or an array")
+        embedder = load(self.folder / files.MODEL)
         self.check_model(embedder)
         return embedder.to(self._device)
 
-    def check_model(self, embedder: Embedder) -> None:
-        """Refuse an embedder that did not make this index."""
-        refuse_another_model(self.folder, self.snapshot.manifest.model, embedder)
-
     def refresh(self) -> bool:
-        """Go to the latest state; whether it is another one."""
+        """Load the latest state. Return True if it differs from the one before."""
         manifest = files.read_manifest(self.folder)
-        if manifest == self.snapshot.manifest:
+        if manifest == self.manifest:
             return False
-        if manifest.born != self.snapshot.manifest.born and "embedder" in self.__dict__:
+        if manifest.uid != self.manifest.uid and "embedder" in self.__dict__:
             self._device = self.__dict__.pop("embedder").device
         self.snapshot = Snapshot(self.folder, manifest, self.snapshot)
         return True
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer for several changes in a row; a single `add` or `delete` does so by itself."""
-        with self._writers, nullcontext() if self._writing else files.only_writer(self.folder):
-            outermost, self._writing = not self._writing, True
+        """Keep other writers out during several changes; a single `add` or `delete` does so by itself.
+
+        Raises:
+            BlockingIOError: if another process is writing.
+            ValueError: if another index took the place of this one.
+        """
+        with self._thread_lock, nullcontext() if self._is_writing else files.writer_lock(self.folder):
+            outermost, self._is_writing = not self._is_writing, True
             try:
-                born = self.snapshot.manifest.born
-                self.refresh()  # within several changes too: one may have happened although its last flush failed
-                if self.snapshot.manifest.born != born:
-                    raise ValueError(
-                        f"{self.folder} is another index than the one that was opened; call again to change it"
-                    )
+                uid = self.manifest.uid
+                self.refresh()  # inside a series too: a change may be committed although its last sync failed
+                if self.manifest.uid != uid:
+                    raise ValueError(f"{self.folder} was replaced by another index; call again to change that one")
                 yield
             finally:
-                self._writing = not outermost
+                self._is_writing = not outermost
 
-    def add(
-        self,
-        things: Things,
-        ids: Ids | None = None,
-        metadata: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        pictures: Sequence[bytes] | None = None,
-    ) -> None:
-        """Add vectors (n, dim), or photographs as `Embedder.embed` takes them, each under an id that is new.
-
-        Ids are strings; integers are written as such. Those of files are by default their paths. `metadata` are
-        mappings that JSON can hold; filters know them by their keys, and `label` is the one that is shown. `pictures`
-        are the small ones to show for vectors.
-        """
-        new = additions(things, ids, metadata, pictures, self.dim, lambda: self.embedder)
+    def _insert(self, items: Items) -> None:
         with self.writing():
-            refuse_known(set(self.snapshot.find(new.names)))
+            refuse_known(set(self.snapshot.find(items.ids)))
             manifest = self.snapshot.manifest
-            lines = [_line(name, about) for name, about in zip(new.names, new.metadata, strict=True)]
-            rows = np.empty(len(lines), ROW)
-            rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])
-            rows["picture"] = manifest.bytes[files.PICTURES] + np.cumsum([len(picture) for picture in new.pictures])
-            rows["id"] = [id_number(name) for name in new.names]
-            contents = {
-                files.VECTORS: new.vectors,
-                files.ITEMS: b"".join(lines),
-                files.ROWS: rows.tobytes(),
-                files.PICTURES: b"".join(new.pictures),
-            }
-            lengths = files.append(self.folder, manifest, contents)
-            self._commit(replace(manifest, rows=manifest.rows + len(lines), bytes=lengths))
+            appended = files.append(self.folder, manifest, encode_items(items, manifest))
+            self._commit(replace(appended, rows=manifest.rows + len(items.ids)))
 
     def delete(self, ids: Ids) -> None:
-        """Take these out, all or none: an id that is not there is an error. They are never found again."""
+        """Delete these items; if an id does not exist, raise ValueError and delete none."""
         with self.writing():
-            rows = self.snapshot.rows_of(list(dict.fromkeys(as_names(ids))))
+            rows = self.snapshot.rows_of(list(dict.fromkeys(as_ids(ids))))
             manifest = self.snapshot.manifest
-            lengths = files.append(self.folder, manifest, {files.DELETED: np.array(rows, "<u8").tobytes()})
-            self._commit(replace(manifest, deleted=manifest.deleted + len(rows), bytes=lengths))
+            appended = files.append(self.folder, manifest, {files.DELETED: np.array(rows, "<u8").tobytes()})
+            self._commit(replace(appended, deleted=manifest.deleted + len(rows)))
 
     def _commit(self, manifest: files.Manifest) -> None:
         files.commit(self.folder, manifest)
@@ -220,23 +170,23 @@ class Index:
 
     def search(
         self,
-        queries: Things,
+        queries: Inputs,
         k: int = 10,
         *,
         where: Where | None = None,
         distinct: float | None = None,
         exact: bool = False,
-    ) -> Found:
-        """The k nearest of each query, nearest first; of equals the one added first.
+    ) -> SearchResults:
+        """Return the k nearest items of each query, nearest first; among equals the one added first.
 
         Args:
-            queries: vectors (n, dim) or one (dim,); several views of each (n, views, dim), which are averaged, each
-                at unit length where the metric is the cosine; or photographs.
-            k: how many; fewer are found where the index or the filter holds fewer.
-            where: metadata that a result must have, {"label": "bee"} or one of several, {"label": ["ant", "bee"]};
-                None is for those that lack the key.
-            distinct: leave out a result that scores this or more with one before it, among the 10,000 nearest.
-            exact: look at every vector even where an approximate index was built.
+            queries: vectors (n, dim) or one (dim,); several views of each query (n, views, dim), which are averaged,
+                for the cosine after scaling each to unit length; or images.
+            k: the number of results; fewer if the index or the filter leaves fewer.
+            where: metadata that a result must have: {"label": "bee"}, or one of several, {"label": ["ant", "bee"]}.
+                None matches items without the key.
+            distinct: leave out a result that scores this or more with a nearer one, among the 10,000 nearest.
+            exact: compare with every vector even if an approximate index was built.
         """
         positive_integer(k, "k")
         check_conditions(where, distinct)
@@ -245,86 +195,114 @@ class Index:
         vectors = query_vectors(queries, dim, metric, lambda: self.embedder)
         allowed = self._columns.allowed(where, snapshot)
         available = snapshot.count if allowed is None else int(allowed.sum())
+        built = snapshot.manifest.approximate
         k = min(k, available)
 
-        about = approximate.described(snapshot.manifest.approximate)
-
-        def look(width: int) -> tuple[np.ndarray, np.ndarray]:
-            if exact or about is None or available * FEW < len(snapshot.rows):
-                return exact_search(snapshot, vectors, width, allowed)
-            return approximate.search(snapshot, self._built(about), about, vectors, width, allowed)
+        def nearest(width: int, queries: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+            if exact or built is None or available * RARE < len(snapshot.rows):
+                return exact_search(snapshot, vectors[queries], width, allowed)
+            return approximate.search(snapshot, self._load_faiss(built), built, vectors[queries], width, allowed)
 
         if k == 0 or not len(vectors):
-            return Found(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
+            return SearchResults(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
         if distinct is None:
-            return Found(snapshot, *look(k))
-        return Found(snapshot, *distinct_results(look, k, available, snapshot.vectors, metric, distinct))
-
-    @property
-    def approximate(self) -> Approximate | None:
-        """The approximate index, where one was built; searches go through it unless they ask for exact ones."""
-        return approximate.described(self.snapshot.manifest.approximate)
+            return SearchResults(snapshot, *nearest(k, slice(None)))
+        found = distinct_results(nearest, len(vectors), k, available, snapshot.vectors, metric, distinct)
+        return SearchResults(snapshot, *found)
 
     def build_approximate(self, kind: str = "hnsw", recall: float = 0.95) -> Approximate:
-        """Build an approximate index through faiss, measure its recall@10 on a sample, print and keep it.
+        """Build an approximate index with faiss, measure its recall@10 on a sample, print it and save the index.
 
-        `kind` is "hnsw", a graph, fast and as large as the vectors again, or "ivf_pq", lists of compressed vectors.
-        One that stays below `recall` is refused. Rows added later are searched exactly beside it. Needs
-        `pip install 'tuplet[search]'`.
+        Rows added later are searched exactly beside it. Needs `pip install 'tuplet[search]'`.
+
+        Args:
+            kind: "hnsw", a graph: fast, as large as the vectors; or "ivf_pq", lists of compressed vectors: small.
+            recall: the recall@10 to reach.
+
+        Raises:
+            ValueError: if the index cannot reach `recall`, or holds too few vectors.
         """
         with self.writing():
-            before, about = self.approximate, approximate.build(self.snapshot, kind, recall)
-            self._commit(replace(self.snapshot.manifest, approximate=asdict(about)))
-            # Readers of the state before may not have loaded theirs yet.
-            approximate.remove_old(self.folder, before, about)
-        print(about)
-        return about
+            before, built = self.approximate, approximate.build(self.snapshot, kind, recall)
+            self._commit(replace(self.manifest, approximate=built))
+            # Readers of the state before may not have loaded their file yet.
+            approximate.remove_old(self.folder, before, built)
+        print(built)
+        return built
 
-    def _built(self, about: Approximate) -> Any:
-        loaded = self._loaded
-        if loaded[0] != about.file:
-            self._loaded = loaded = about.file, approximate.read(self.folder, about)
-        return loaded[1]
+    def _load_faiss(self, built: Approximate) -> Any:
+        name, index, file = self._faiss
+        if file is None or name != built.file:
+            index, file = approximate.read(self.folder, built)
+            self._faiss = built.file, index, file
+        file.read()  # raises if it was made shorter
+        return index
+
+    def verify(self) -> int:
+        """Read every file of the index and compare it with the checksum of what was written.
+
+        Each file is checked before its first use too, except the large ones: of vectors, items and thumbnails with more
+        than 1 GiB. Vectors are always checked before they are searched exactly, an approximate index always.
+
+        Returns:
+            The number of bytes that were checked.
+
+        Raises:
+            ValueError: if a file is not as it was written.
+        """
+        manifest = files.read_manifest(self.folder)
+        Snapshot(self.folder, manifest).verify()
+        sizes = dict(manifest.bytes)
+        for name in sizes.keys() - set(files.FILES):
+            MappedFile(self.folder / name, sizes[name], manifest.crc32[name]).read(always=True)
+        if manifest.approximate is not None:
+            sizes[manifest.approximate.file] = manifest.approximate.bytes
+            approximate.checked(self.folder, manifest.approximate)
+        return sum(sizes.values())
 
     def vectors(self, ids: Ids) -> np.ndarray:
-        """The vectors stored under these ids, to search from."""
+        """Return the vectors (n, dim) of these ids; ValueError if one does not exist."""
         snapshot = self.snapshot
-        return snapshot.vectors[snapshot.rows_of(as_names(ids))]
+        return snapshot.vectors[snapshot.rows_of(as_ids(ids))]
 
-    def parts(self) -> Iterator[Part]:
-        """Everything that is in it, in order and a part at a time, each as `add` takes it."""
+    def batches(self) -> Iterator[Items]:
+        """Iterate over all items in batches that `add` accepts, in the order in which they were added.
+
+        Reads and checks all files first, so that no damage is copied.
+        """
+        snapshot = self.snapshot
+        snapshot.verify()
+        alive = np.flatnonzero(snapshot.alive).tolist()
+        for start in range(0, len(alive), BATCH):
+            rows = alive[start : start + BATCH]
+            metadata = snapshot.items(rows)
+            ids = [item.pop("id") for item in metadata]
+            yield Items(snapshot.vectors[rows], ids, metadata, [snapshot.thumbnail(row) or b"" for row in rows])
+
+    def metadata(self, ids: Ids) -> list[dict[str, Any]]:
+        """Return the metadata of these ids; ValueError if one does not exist."""
+        snapshot = self.snapshot
+        items = snapshot.items(snapshot.rows_of(as_ids(ids)))
+        return [{key: value for key, value in item.items() if key != "id"} for item in items]
+
+    def items(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Iterate over the id and the metadata of all items, in the order in which they were added."""
         snapshot = self.snapshot
         alive = np.flatnonzero(snapshot.alive).tolist()
-        for start in range(0, len(alive), PART):
-            rows = alive[start : start + PART]
-            items = snapshot.items(rows)
-            names = [item.pop("id") for item in items]
-            yield Part(snapshot.vectors[rows], names, items, [snapshot.picture(row) or b"" for row in rows])
+        for start in range(0, len(alive), BATCH):
+            for item in snapshot.items(alive[start : start + BATCH]):
+                yield item.pop("id"), item
 
-    def picture(self, name: str | int) -> bytes | None:
-        """The small picture of an id as WebP; None where the id or its picture is absent."""
+    def thumbnail(self, id: str | int) -> bytes | None:
+        """Return the thumbnail of an id as WebP; None if the id or its thumbnail does not exist."""
         snapshot = self.snapshot
-        row = snapshot.find([str(name)]).get(str(name))
-        return None if row is None else snapshot.picture(row)
+        row = snapshot.find([str(id)]).get(str(id))
+        return None if row is None else snapshot.thumbnail(row)
 
     def known(self, ids: Ids) -> set[str]:
-        """Those of the ids that are in the index."""
-        return set(self.snapshot.find(as_names(ids)))
+        """Return those of the ids that exist in the index."""
+        return set(self.snapshot.find(as_ids(ids)))
 
     def counts(self, key: str = "label") -> dict[Any, int]:
-        """How many have each value of a metadata key, the most frequent first."""
+        """Count the items by their value of a metadata key, most frequent first."""
         return self._columns.counts(key, self.snapshot)
-
-
-def _refuse_others(folder: Path) -> None:
-    """Keep an index from lying among somebody's photographs; what a killed creation left is its own."""
-    own = (files.LOCK, MODEL, f"{files.MANIFEST}.part")
-    others = sorted(path.name for path in folder.iterdir() if path.name not in own)
-    if others and not (folder / files.MANIFEST).exists():
-        raise FileExistsError(f"{folder} holds other files, such as {others[0]}; give a folder that is new or empty")
-
-
-def _line(name: str, metadata: str) -> bytes:
-    """The id, and the metadata that are JSON already, as one line."""
-    rest = "}" if metadata == "{}" else f", {metadata[1:]}"
-    return f'{{"id": {json.dumps(name, ensure_ascii=False)}{rest}\n'.encode()

@@ -1,4 +1,4 @@
-"""What a search finds, and finding it without near-duplicates."""
+"""The results of a search: hits, their order, and the removal of near-duplicates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,22 +6,27 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from tuplet.evaluation.scores import direct, similarity
+from tuplet import cancel
+from tuplet.evaluation.scores import exact_scores, similarity
 from tuplet.search.snapshot import Snapshot
 
-#: Gives scores and rows of the n nearest, both (queries, ≤ n), nearest first; beyond what was found a row is −1.
-Look = Callable[[int], tuple[np.ndarray, np.ndarray]]
+#: Takes n and the numbers of some queries; returns the scores and rows (queries, ≤ n) of the n nearest of each, nearest
+#: first. Missing results have row −1.
+SearchFunction = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-#: How many results are looked at, at most, to find some that are not near-duplicates.
-FARTHEST = 10_000
-#: How many are compared with one at a time: often the first few are enough.
-UNLIKE_BLOCK = 256
+#: The most results to examine for ones that are not near-duplicates.
+MAX_CANDIDATES = 10_000
+#: Results to compare at a time; often the first block is enough.
+DISTINCT_BLOCK = 256
+#: Beyond every score of float32 vectors; its square is finite.
+FAR = 1e150
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One thing found: its id, how near it is (higher is nearer), and what was stored with it."""
+    """One search result: the id, the score (higher is nearer) and the metadata of an item."""
 
     id: str
     score: float
@@ -29,12 +34,20 @@ class Hit:
 
     @property
     def label(self) -> Any:
-        """The metadata's `label`, where it has one."""
+        """The `label` of the metadata, or None."""
         return self.metadata.get("label")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the hit as JSON can hold it.
 
-class Found(Sequence[list[Hit]]):
-    """The hits of each query, nearest first. Ids and metadata are read when a query's hits are asked for.
+        >>> Hit("a", 0.5).to_dict()
+        {'id': 'a', 'score': 0.5, 'metadata': {}}
+        """
+        return {"id": self.id, "score": self.score, "metadata": self.metadata}
+
+
+class SearchResults(Sequence[list[Hit]]):
+    """The hits of each query, nearest first. Ids and metadata are read when a query's hits are accessed.
 
     `scores` and `rows` are arrays (queries, k); where fewer than k were found, the remaining rows are −1.
     """
@@ -58,54 +71,81 @@ class Found(Sequence[list[Hit]]):
         return [Hit(item.pop("id"), score, item) for item, score in pairs]
 
 
-def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k highest scores of each query and their rows, in order; of equals the lower row first.
+def top(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k highest scores of each query and their rows, in order; among equals the lower row first.
 
-    >>> ordered(np.array([[0.5, 0.9, 0.9]]), np.array([[1, 7, 3]]), k=2)
+    >>> top(np.array([[0.5, 0.9, 0.9]]), np.array([[1, 7, 3]]), k=2)
     (array([[0.9, 0.9]]), array([[3, 7]]))
     """
     order = np.lexsort((rows, -scores))[:, :k]
-    each = np.arange(len(rows))[:, None]
-    return scores[each, order], rows[each, order]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
 def distinct_results(
-    look: Look, k: int, available: int, vectors: np.ndarray, metric: str, threshold: float
+    search: SearchFunction, queries: int, k: int, available: int, vectors: np.ndarray, metric: str, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest of which no two score `threshold` or more with one another: of near-duplicates the nearest stays.
+    """Return the k nearest without near-duplicates: no two of them score `threshold` or more with one another.
 
-    Looks farther until every query has k, or until the `FARTHEST` were looked at.
+    The nearest of several near-duplicates stays. Searches farther for the queries that have fewer than k results, until
+    `MAX_CANDIDATES` were examined.
     """
-    available = min(available, max(FARTHEST, k))
+    available = min(available, max(MAX_CANDIDATES, k))
     width = min(4 * k, available)
-    while True:
-        scores, rows = look(width)
-        kept = [unlike(vectors[row[row >= 0]], metric, threshold, k) for row in rows]
-        if width >= available or all(len(places) == k for places in kept):
+    found_scores, found_rows = np.full((queries, k), -1.0), np.full((queries, k), -1, np.int64)
+    unfinished = np.arange(queries)
+    while len(unfinished):
+        scores, rows = search(width, unfinished)
+        kept = [first_distinct(vectors[row[row >= 0]], metric, threshold, k) for row in rows]
+        for query, places, score, row in zip(unfinished, kept, scores, rows, strict=True):
+            found_scores[query, : len(places)], found_rows[query, : len(places)] = score[places], row[places]
+        if width >= available:
             break
+        unfinished = unfinished[[len(places) < k for places in kept]]
         width = min(4 * width, available)
-    padded = np.full((2, len(rows), k), -1.0)
-    for i, places in enumerate(kept):
-        padded[0, i, : len(places)], padded[1, i, : len(places)] = scores[i, places], rows[i, places]
-    return padded[0], padded[1].astype(np.int64)
+    return found_scores, found_rows
 
 
-def unlike(vectors: np.ndarray, metric: str, threshold: float, k: int) -> list[int]:
-    """Places of the first k of the vectors (n, d) of which none scores `threshold` or more with one before it.
+def first_distinct(vectors: np.ndarray, metric: str, threshold: float, k: int) -> list[int]:
+    """Return the positions of the first k vectors that score below `threshold` with every one kept before them.
 
-    >>> unlike(np.array([[0.0], [0.1], [1.0]]), "euclidean", threshold=-0.5, k=2)
+    >>> first_distinct(np.array([[0.0], [0.1], [1.0]]), "euclidean", threshold=-0.5, k=2)
     [0, 2]
     """
-    kept: list[int] = []
-    for start in range(0, len(vectors), UNLIKE_BLOCK):
-        places = np.arange(start, min(start + UNLIKE_BLOCK, len(vectors)))
-        known = iter(kept.copy())
-        while len(places) and len(kept) < k:
-            one = next(known, None)
-            if one is None:  # nobody else stands before the first that is left
-                one, places = int(places[0]), places[1:]
-                kept.append(one)
-            others = torch.from_numpy(vectors[places]).double()
-            same = torch.from_numpy(vectors[one]).double().expand_as(others)
-            places = places[(similarity(direct(same, others, metric), metric) < threshold).numpy()]
+    kept, kept_vectors = [], torch.empty(0, vectors.shape[1], dtype=torch.float64)
+    for start in range(0, len(vectors), DISTINCT_BLOCK):
+        cancel.check()
+        block = torch.from_numpy(vectors[start : start + DISTINCT_BLOCK]).double()
+        places = torch.arange(len(block))[_is_distinct(block, kept_vectors, metric, threshold)]
+        while len(places):  # the first that is left is distinct
+            one, places = places[:1], places[1:]
+            kept.append(start + int(one))
+            if len(kept) == k:
+                return kept
+            kept_vectors = torch.cat([kept_vectors, block[one]])
+            places = places[_is_distinct(block[places], block[one], metric, threshold)]
     return kept
+
+
+def _is_distinct(vectors: Tensor, others: Tensor, metric: str, threshold: float) -> Tensor:
+    """Return for each of some float64 vectors whether it scores below `threshold` with all others.
+
+    A matrix product decides, except for the pairs whose score it cannot tell from the threshold: these get their exact
+    scores.
+    """
+    products, squares, other_squares = vectors @ others.T, vectors.square().sum(1)[:, None], others.square().sum(1)
+    scale = (squares * other_squares).sqrt()
+    threshold = min(max(threshold, -FAR), FAR)
+    if metric == "euclidean":
+        excess = 2 * products - squares - other_squares - threshold * abs(threshold)
+        scale = squares + other_squares + threshold**2
+    else:
+        excess = products - threshold * (scale if metric == "cosine" else 1)
+        scale = (scale if metric == "cosine" else 1) * abs(threshold) + scale
+    rounding = 8 * (vectors.shape[1] + 8) * torch.finfo(torch.float64).eps * scale
+    distinct = (excess <= rounding).all(1)
+    uncertain = (excess.abs() <= rounding) & distinct[:, None]
+    for other in uncertain.any(0).nonzero()[:, 0]:
+        rows = (uncertain[:, other] & distinct).nonzero()[:, 0]
+        exact = exact_scores(vectors[rows], others[other].expand(len(rows), -1), metric)
+        distinct[rows] = similarity(exact, metric) < threshold
+    return distinct

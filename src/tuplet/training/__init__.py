@@ -1,16 +1,15 @@
-"""The loop: settings, the papers' recipes, exact resuming, several processes."""
+"""Train embedders: settings, the papers' recipes, exact resume, several processes, comparisons of losses."""
 
-from tuplet.training.compare import compare
-from tuplet.training.objective import LOSSES, MINING
-from tuplet.training.published import Published, published
+from tuplet.training.comparison import compare
+from tuplet.training.events import Callback
+from tuplet.training.papers import Published, published
 from tuplet.training.recipes import RECIPES
 from tuplet.training.run import Run, train
 from tuplet.training.settings import Option, Settings, describe_options
 
 __all__ = [
-    "LOSSES",
-    "MINING",
     "RECIPES",
+    "Callback",
     "Option",
     "Published",
     "Run",

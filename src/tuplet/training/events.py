@@ -1,17 +1,58 @@
-"""The log of a run: JSON lines, and TensorBoard where it is installed."""
+"""The log of a run: JSON lines, TensorBoard if it is installed, and callbacks."""
 
 import json
+import logging
 import os
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tuplet.durable import writing
+from tuplet.atomic import explain_write_errors
+from tuplet.errors import first_line
+
+_logger = logging.getLogger("tuplet")
+
+
+class Callback:
+    """Watches a run. Override the methods that you need; they are called in the main process alone.
+
+    An exception in a callback is logged and ends the callback, not the run. A resumed run may report the steps after
+    its last checkpoint a second time.
+
+    >>> class Print(Callback):
+    ...     def on_evaluate(self, step, values):
+    ...         print(step, values["recall_at_1"])
+    """
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take the numbers of a logged step (`log_every`): loss, lr, gradient_norm, examples_per_second, seconds."""
+
+    def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take the metrics of an evaluation: recall_at_1 and so on."""
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Take the file of a checkpoint that was written."""
+
+    def on_end(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take the result of the run: best_step, recall_at_1 on the test split, seconds."""
+
+
+#: The method of a callback for each kind of event; other events stay in the log.
+_METHODS = {"train": "on_step", "evaluation": "on_evaluate", "end": "on_end"}
 
 
 class Events:
-    """Appends one JSON object a line to a file. A checkpoint holds the log's length, to which a resumed run cuts it.
+    """Appends events to `events.jsonl`, one JSON object per line; passes them to TensorBoard and to callbacks.
+
+    A checkpoint holds the length of the log. A resumed run truncates the log to it, so that no step is logged twice.
+
+    Args:
+        folder: the folder of the run.
+        length: number of bytes of an existing log to keep.
+        step: the last step of the log.
+        callbacks: objects that are told of the events.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -21,44 +62,60 @@ class Events:
     (43, ['{"event": "train", "step": 1, "loss": 0.5}'])
     """
 
-    def __init__(self, folder: Path, length: int, step: int) -> None:
+    def __init__(self, folder: Path, length: int, step: int, callbacks: Iterable[Callback] = ()) -> None:
         self.path = folder / "events.jsonl"
         self._file = self.path.open("ab", buffering=0)
-        # A log that somebody has removed or shortened is not filled up.
+        # Truncating to more than the size would fill up a log that was removed or shortened.
         self._file.truncate(min(length, os.fstat(self._file.fileno()).st_size))
-        self._board = _tensorboard(folder, step)
+        self._tensorboard = _tensorboard(folder, step)
+        self._callbacks = list(callbacks)
 
-    def write(self, event: str, step: int, **facts: Any) -> None:
-        """Append an event; its numbers go to TensorBoard too."""
-        # JSON has no word for what is not a number.
-        facts = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in facts.items()}
-        line = json.dumps({"event": event, "step": step, **facts}, ensure_ascii=False)
-        with writing(self.path):
-            self._append(f"{line}\n".encode(errors="backslashreplace"))  # JSON reads \\udcff of a path back
-        if self._board is not None:
-            for name, value in facts.items():
+    def write(self, event: str, step: int, **values: Any) -> None:
+        """Append an event."""
+        # JSON has no NaN and no infinity.
+        values = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in values.items()}
+        line = json.dumps({"event": event, "step": step, **values}, ensure_ascii=False)
+        with explain_write_errors(self.path):
+            self._append(f"{line}\n".encode(errors="backslashreplace"))  # a path that is not UTF-8
+        if self._tensorboard is not None:
+            for name, value in values.items():
                 if isinstance(value, int | float):
-                    self._board.add_scalar(f"{event}/{name}", value, step)
+                    self._tensorboard.add_scalar(f"{event}/{name}", value, step)
+        if event in _METHODS:
+            self._tell(_METHODS[event], step, values)
+
+    def checkpoint(self, step: int, path: Path) -> None:
+        """Tell the callbacks that a checkpoint was written."""
+        self._tell("on_checkpoint", step, path)
+
+    def _tell(self, method: str, step: int, what: Any) -> None:
+        for callback in list(self._callbacks):
+            try:
+                getattr(callback, method)(step, what)
+            except Exception as error:  # whatever it is, hours of training are worth more
+                self._callbacks.remove(callback)
+                name = type(callback).__name__
+                _logger.warning("the callback %s failed in %s (%s) and is left out", name, method, first_line(error))
 
     def _append(self, line: bytes) -> None:
         while line:
             line = line[self._file.write(line) :]
 
     def sync(self) -> int:
-        """Wait until everything is on the disk; the length of the log."""
-        with writing(self.path):
+        """Wait until the log is on the disk, and return its length in bytes."""
+        with explain_write_errors(self.path):
             os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
-    """A writer that hides what an earlier, killed run wrote beyond this step; None where there is no TensorBoard."""
+    """Return a writer that discards events after this step, or None if TensorBoard is not installed."""
     if find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter

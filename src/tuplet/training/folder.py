@@ -1,13 +1,12 @@
-"""The folder of a run: every file in it is written whole or not at all."""
+"""The files of a run. Each file is written completely or not at all."""
 
-import fcntl
 import io
 import json
 import os
-import pickle
 import shutil
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,43 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tuplet.durable import first_line, flush, replace_file, writing
+from tuplet.atomic import explain_write_errors, fsync, lock, write_atomic
+from tuplet.errors import OptionError, OptionTypeError, first_line, opt
 from tuplet.models import Embedder
+from tuplet.models.folder import move as move_embedder
 from tuplet.models.folder import read as read_embedder
-from tuplet.rights import like_any_new_file
-from tuplet.training.processes import Team
+from tuplet.models.lora import merge_lora
+from tuplet.training.distributed import World
 
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"
-_FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "run.json")
-_FOLDERS = ("best", "last", "tensorboard")
+_FILES = ("events.jsonl", CHECKPOINT, EVALUATION, VECTORS, "report.html", "examples.zip", "run.json")
+_FOLDERS = ("best", "last", "final", "tensorboard")
+_REMEDY = f"give another folder, or {opt('resume', False)} to start again"
 
 
-def named(out: str | os.PathLike[str]) -> Path:
-    """The path that `out` names.
+class LostFileError(OptionError, FileNotFoundError):
+    """A file of a run was removed, and it cannot be made from the others."""
 
-    >>> named("runs/birds").parts
+
+def run_path(out: str | os.PathLike[str]) -> Path:
+    """Return the path that `out` names, checked.
+
+    >>> run_path("runs/birds").parts
     ('runs', 'birds')
     """
-    # An empty one would be the current folder, and is more likely a variable that was not set.
+    # An empty path means the current folder. It is more likely a variable that was not set.
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
-        raise TypeError(f"out is {out!r}; give the path of a folder, which is made if it is not there")
-    place = Path(out)
+        raise OptionTypeError(f"{opt('out')} is {out!r}; give the path of a folder, which is created if needed")
+    path = Path(out)
     try:
-        str(place).encode()
-    except UnicodeEncodeError as error:  # which safetensors could not read from, at the end of it all
-        raise ValueError(f"out is {str(place)!r}, which is no UTF-8 text; give the path of another folder") from error
-    return place
+        str(path).encode()
+    except UnicodeEncodeError as error:  # safetensors could not read it, at the end of the run
+        raise OptionError(f"{opt('out')} is {str(path)!r}, which is not UTF-8; give another folder") from error
+    return path
 
 
 class RunFolder:
-    """Where a run keeps what it knows: settings, events, checkpoint, embedders and results.
+    """The folder of a run: settings, events, checkpoint, embedders and results.
 
     >>> import tempfile
     >>> folder = RunFolder(tempfile.mkdtemp())
@@ -57,114 +63,116 @@ class RunFolder:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file; give a folder for the run")
-        with writing(self.path):
+        with explain_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs out of the folder for as long as this process lives."""
-        lock = self.path / ".lock"
-        with writing(lock):
-            opened = lock.open("w")
-        with opened as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise BlockingIOError(f"{self.path} is in use by another run; wait for it or give another") from error
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs out of the folder while the context is open."""
+        return lock(self.path / ".lock", busy=f"{self.path} is in use by another run; wait for it or give another")
 
-    def begin(self, anew: bool, best_step: int) -> None:
-        """Make ready for a run: remove an earlier one, or what a killed one had not finished."""
-        if anew:
+    def prepare(self, new: bool, candidate: str) -> None:
+        """Remove the earlier run if this is a new one, or what a killed run did not finish."""
+        if new:
             self._clear()
-        elif self._candidate(best_step).exists():
-            self.crown(best_step)
-        self.remove(EVALUATION, VECTORS)
+        elif self._candidate(candidate).exists():
+            self.promote(candidate)
+        self._remove(EVALUATION, VECTORS)
         for unfinished in self.path.glob("best.[0-9]*"):
             shutil.rmtree(unfinished)
 
     def _clear(self) -> None:
-        """Remove an earlier run, and nothing that belongs to somebody else."""
+        """Remove an earlier run and no other files."""
         if not (self.path / "run.json").is_file():
             for name in (*_FOLDERS, *_FILES):
                 if (self.path / name).exists():
-                    raise FileExistsError(f"{self.path / name} is there and belongs to no run; give another folder")
-        # First what would be gone on with or returned, and last what says whose folder it is.
-        self.remove(EVALUATION, CHECKPOINT)
+                    raise FileExistsError(f"{self.path / name} exists and belongs to no run; give another folder")
+        # Results and checkpoint go first, so that a call after a crash does not use them. run.json goes last, since it
+        # tells whether the folder holds a run.
+        self._remove(EVALUATION, CHECKPOINT)
         for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        self.remove(*_FILES)
+        self._remove(*_FILES)
 
-    def remove(self, *names: str) -> None:
-        """Remove files, if they are there."""
+    def _remove(self, *names: str) -> None:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write plain data for people and programs to read."""
+        """Write plain data as JSON."""
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        # A path that is no UTF-8 text has characters that JSON writes as \\udcff, and reads back.
-        replace_file(self.path / name, lambda path: path.write_text(text, "utf-8", "backslashreplace"))
+        # Characters of a path that is not UTF-8 become \\udcff, which JSON reads back.
+        write_atomic(self.path / name, lambda path: path.write_text(text, "utf-8", "backslashreplace"))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """What `write_json` wrote, if it did."""
+        """Read what `write_json` wrote; None if there is no such file."""
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
+    def has_result(self) -> bool:
+        """Return whether the metrics and the vectors of the test are there."""
+        return all((self.path / name).is_file() for name in (EVALUATION, VECTORS))
+
     def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Write named tensors as safetensors."""
-
-        def write(path: Path) -> None:
-            save_file(tensors, path)
-            like_any_new_file(path)
-
-        replace_file(self.path / name, write)
+        write_atomic(self.path / name, lambda path: save_file(tensors, path))
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint: a kill at any moment leaves the old one or the new one, whole."""
+        """Replace the checkpoint; after a crash there is the old one or the new one."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        replace_file(self.path / CHECKPOINT, lambda path: path.write_bytes(buffer.getbuffer()))
+        write_atomic(self.path / CHECKPOINT, lambda path: path.write_bytes(buffer.getbuffer()))
 
     def read_checkpoint(self) -> dict[str, Any] | None:
-        """The checkpoint on the CPU, if there is one. No code in it is run."""
+        """Read the checkpoint to the CPU, without running code in it; None if there is none."""
         path = self.path / CHECKPOINT
         if not path.is_file():
             if (self.path / "run.json").is_file() and (self.path / EVALUATION).is_file():
-                raise FileNotFoundError(
-                    f"{path} of a finished run is gone; give another folder, or resume=False to begin again"
+                raise LostFileError(
+                    f"{path} of a finished run is missing, without which its settings cannot be compared",
+                    f"its model {self.path / 'best'} can be used as it is; to train, {_REMEDY}",
                 )
             return None
-        try:
+        with self.explain_damage(), zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()  # torch ignores the checksums of the parts
+            if wrong is not None:
+                raise ValueError(f"the checksum of {wrong} does not fit")
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, OSError, KeyError, ValueError, pickle.UnpicklingError) as error:
-            reason = first_line(error)
-            raise ValueError(f"{path} is damaged ({reason}); train with resume=False to begin again") from error
+
+    @contextmanager
+    def explain_damage(self) -> Iterator[None]:
+        """Turn what a damaged checkpoint causes inside this block, such as a part that is missing, into a sentence."""
+        try:
+            yield
+        except (OptionError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # of torch, pickle or zip, or about a part that is missing
+            reason = f"it has no {error}" if isinstance(error, KeyError) else first_line(error)[:200]
+            raise OptionError(f"{self.path / CHECKPOINT} is damaged ({reason})", _REMEDY) from error
 
     def save_last(self, embedder: Embedder) -> None:
         """Save the latest embedder."""
-        self._save(embedder, self.path / "last")
+        embedder.save(self.path / "last")
 
-    def save_candidate(self, embedder: Embedder, step: int) -> None:
-        """Save an embedder that will be the best as soon as a checkpoint says so."""
-        self._save(embedder, self._candidate(step))
+    def save_candidate(self, embedder: Embedder, name: str) -> None:
+        """Save an embedder that becomes the best one as soon as the checkpoint says so."""
+        embedder.save(self._candidate(name))
 
-    def crown(self, step: int) -> None:
-        """Put the candidate of a step in the place of the best."""
-        shutil.rmtree(self.path / "best", ignore_errors=True)
-        os.rename(self._candidate(step), self.path / "best")
-        flush(self.path)
+    def promote(self, name: str) -> None:
+        """Replace the best embedder by a candidate."""
+        move_embedder(self._candidate(name), self.path / "best")
+        fsync(self.path)
 
-    def _candidate(self, step: int) -> Path:
-        return self.path / f"best.{step}"
+    def _candidate(self, name: str) -> Path:
+        return self.path / f"best.{name}"
 
-    def _save(self, embedder: Embedder, place: Path) -> None:
-        embedder.save(place)
-        for path in (*place.iterdir(), place):
-            flush(path)
-
-    def load_embedder(self, name: str, embedder: Embedder, team: Team) -> None:
-        """Give an embedder of every process the weights that were saved under a name."""
-        if team.leads:
+    def load_embedder(self, name: str, embedder: Embedder, world: World) -> None:
+        """Load the weights that were saved under a name into the embedder of every process."""
+        merge_lora(embedder)  # in every process, so that all have the same tensors
+        if world.is_main:
+            if not (self.path / name).is_dir():
+                raise LostFileError(
+                    f"{self.path / name} is missing, the saved embedder of this run",
+                    f"use {self.path / 'last'}, or rebuild it with {opt('resume', False)}, which trains again",
+                )
             embedder.restore(read_embedder(self.path / name)[1])
-        team.align(embedder)
+        world.broadcast_module(embedder)

@@ -1,230 +1,320 @@
-"""The training loop."""
+"""The training loop: steps, log, evaluations and checkpoints."""
 
+import copy
 import itertools
 import logging
 import math
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from torch import Tensor
 
 from tuplet.data import Batch, batches
-from tuplet.evaluation import average_views
+from tuplet.errors import spell, warn
+from tuplet.models import Embedder
 from tuplet.progress import silent, track
+from tuplet.training.checkpoint import Progress, TrainState
+from tuplet.training.data import Examples
+from tuplet.training.diagnostics import (
+    DivergedError,
+    collapse_warning,
+    likely_cause,
+    mean_cosine,
+    step_too_large,
+    weights_are_finite,
+)
+from tuplet.training.distributed import World
+from tuplet.training.evaluate import embed_part, map_at_r, recalls
 from tuplet.training.events import Events
-from tuplet.training.examples import Examples
-from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
-from tuplet.training.optimizer import set_rate
-from tuplet.training.processes import Team
+from tuplet.training.folder import CHECKPOINT, RunFolder
+from tuplet.training.interrupt import stop
+from tuplet.training.optimizer import set_lr
 from tuplet.training.settings import Settings
-from tuplet.training.state import Progress, State
-from tuplet.training.step import Launched, Stepper
-from tuplet.training.testing import everything, recalls, vectors_of
-from tuplet.training.trouble import collapsed, complaint, likely_cause, mean_cosine, too_far, weights_are_finite
+from tuplet.training.start import AVERAGES, Start, averages
+from tuplet.training.step import Stepper, StepResult
 
-#: Tells what a run has reached, to whoever listens: bars are for terminals alone.
-_teller = logging.getLogger("tuplet")
-#: Halvings of float16's first scale, 2¹⁶, down to the smallest number that it has, 2⁻²⁴.
-SCALES = 40
+_logger = logging.getLogger("tuplet")
+#: Steps in a row that float16 may skip: halving its first scale, 2¹⁶, this often leads to its smallest number, 2⁻²⁴.
+MAX_SKIPPED = 40
+#: Steps after which the time left is estimated. The first ones are slower, and are not counted.
+ESTIMATE_AFTER, WARM = 10, 3
 
 
 @dataclass
 class Loop:
-    """A run from where its state stands to its end.
+    """Trains a run from its current state to its end.
 
-    Every process runs the loop on its share of each batch; the one that leads has `events` and writes the files.
+    Every process runs the loop on its share of each batch. Only the main process has `events` and writes files.
     """
 
     settings: Settings
     examples: Examples
-    state: State
+    state: TrainState
+    start: Start
     folder: RunFolder
     events: Events | None
-    team: Team
+    world: World
     identity: dict[str, Any]
-    warned: bool = False
-    """Whether a collapse was spoken of."""
-    left_out: int = 0
-    """Steps in a row whose gradient was not finite."""
-    loss: float = math.nan
-    """As it was logged last."""
+    average: float | None = None
+    """The share of the last weights in an average with the start, where it was chosen in an earlier run."""
+    collapse_warned: bool = False
+    skipped: int = 0
+    """Number of the latest steps, in a row, whose gradient was not finite."""
+    logged_loss: float = math.nan
+    """The loss of the latest `train` event."""
+    evaluation_seconds: float = 0.0
+    """Time that the latest evaluation took."""
+    saved_at: float = field(default_factory=time.perf_counter)
+    """Time of the latest checkpoint."""
 
-    def train(self, pressed: Callable[[], bool] = lambda: False) -> None:
-        """Go on until the last step, until nothing has become better for long enough, or until ctrl-C was `pressed`."""
+    def train(self, interrupted: Callable[[], int] = lambda: 0) -> None:
+        """Train to the last step, or stop early if `patience` runs out or `interrupted()` returns a signal."""
         settings, progress = self.settings, self.state.progress
-        stepper = Stepper(settings, self.state, self.team)
-        stream, upcoming = self._batches(), None
-        launched: deque[Launched] = deque()
-        # The next batch is made while the device still works on this one, unless it depends on the weights.
-        ahead = settings.sampler != "hard_class"
-        began = time.perf_counter() - progress.seconds
-        if progress.step and self.events is not None:
-            _teller.info("going on from step %s of %s", f"{progress.step:,}", f"{settings.steps:,}")
+        stepper = Stepper(settings, self.state, self.world)
+        stream, next_batch = self._batches(), None
+        running: deque[StepResult] = deque()
+        # The next batch is prepared while the device works on this one, unless it depends on the weights.
+        prefetch = not self.state.sampler.needs_embeddings
+        with stepper.autocast, silent():
+            self._evaluate_start()
+        started, first = time.perf_counter() - progress.seconds, progress.step
+        if first and self.events is not None:
+            _logger.info("resuming from step %s of %s", f"{first:,}", f"{settings.steps:,}")
 
-        for step in track(range(progress.step, settings.steps), "training"):
-            if finished(progress, settings):
+        for step in track(range(first, settings.steps), "training"):
+            if is_finished(progress, settings):
                 break
             with silent():
-                step_began = time.perf_counter()
-                batch, inputs = upcoming or next(stream)
-                rate = set_rate(self.state.optimizer, settings, step)
-                launched.append(stepper.step(step, batch, inputs))
-                upcoming = next(stream) if ahead and step + 1 < settings.steps else None
+                step_started = time.perf_counter()
+                batch, inputs = next_batch or next(stream)
+                lr = set_lr(self.state.optimizer, settings, step)
+                running.append(stepper.step(step, batch, inputs))
+                next_batch = next(stream) if prefetch and step + 1 < settings.steps else None
 
                 progress.step = step + 1
                 last = progress.step == settings.steps
-                logs, evaluates, saves = (
+                log, evaluate, checkpoint = (
                     progress.step % every == 0
                     for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
                 )
-                # Elsewhere the host is a step ahead of the device, which then always has something to do.
-                gradient = self._take_in(launched, but=0 if last or logs or evaluates or saves else 1)
-                progress.busy += time.perf_counter() - step_began
-                progress.seconds = time.perf_counter() - began
-                if last or logs:
-                    self._log(rate, gradient)
-                better = False
-                if last or evaluates:
-                    with stepper.precision:
-                        better = self._evaluate()
-                if better or finished(progress, settings) or saves:
-                    self._checkpoint(better)
-                if pressed():
-                    self._take_in(launched, but=0)
+                checkpoint = checkpoint or self._checkpoint_is_due(log)
+                # Otherwise the host stays one step ahead, so that the device always has work.
+                norm = self._collect(running, leave=0 if last or log or evaluate or checkpoint else 1)
+                progress.busy_seconds += time.perf_counter() - step_started
+                progress.seconds = time.perf_counter() - started
+                if step - first == WARM:
+                    warm_at = time.perf_counter()
+                elif step - first == ESTIMATE_AFTER:
+                    self._estimate((time.perf_counter() - warm_at) / (ESTIMATE_AFTER - WARM))
+                if last or log:
+                    self._log(lr, norm)
+                best = False
+                if last or evaluate:
+                    with stepper.autocast:
+                        best = self._evaluate()
+                if best or is_finished(progress, settings) or checkpoint:
+                    self._checkpoint(best)
+                if signal := interrupted():
+                    self._collect(running, leave=0)
                     self._checkpoint(best=False)
-                    raise KeyboardInterrupt
-        # A run that was killed may have come farther already than it is to go now.
-        if progress.evaluated < progress.step:
-            with stepper.precision:
-                better = self._evaluate()
-            self._checkpoint(better)
-
-    def evaluate_best(self) -> None:
-        """Every metric of the best embedder on the test split, and its vectors."""
-        progress, test = self.state.progress, self.examples.test
-        if self.events is not None:
-            # k-means with thousands of classes takes many minutes on a CPU, and without a terminal there is no bar.
-            _teller.info(
-                "testing the embedder of step %s on %s examples", f"{progress.best_step:,}", f"{len(test.store):,}"
-            )
-        self.folder.load_embedder("best", self.state.embedder, self.team)
-        sides = (False, True) if self.settings.mirrored else (False,)
-        views = [vectors_of(self.state.embedder, test, self.team, mirror).float() for mirror in sides]
-        if self.events is not None:
-            metrics = everything(views[0], test.data, self.examples.ks, self.settings.seed)
-            if self.settings.mirrored:
-                metrics["mirrored"] = recalls(average_views(views), test.data, self.examples.ks, metric="cosine")
-            metrics |= {"split": self.settings.test_on, "embedder": "best", "step": progress.best_step}
-            metrics["chosen_on"] = "validation" if self.settings.validation else "test"
-            tensors = {"embeddings": views[0].cpu(), "labels": test.data.labels, "indices": test.indices}
-            self.folder.write_tensors(VECTORS, tensors)
-            found = {"best_step": progress.best_step, "recall_at_1": metrics["recall_at_1"]}
-            self.events.write("end", step=progress.step, **found, seconds=progress.seconds)
-            self.events.sync()
-            # Written last: it says that the run is finished.
-            self.folder.write_json(EVALUATION, metrics)
+                    stop(signal)
+        # A killed run may have passed the last step already, if it is resumed with fewer steps.
+        if progress.last_evaluation < progress.step:
+            with stepper.autocast:
+                best = self._evaluate()
+            self._checkpoint(best)
+        if settings.wise_ft and progress.averaged_step < progress.step:
+            with stepper.autocast, silent():
+                self._average_with_start()
 
     def _batches(self) -> Iterator[tuple[Batch, Tensor]]:
-        """The batches from the next step on, each with what the network sees of it."""
+        """Yield the batches from the next step on, each with the inputs of the network."""
         steps = itertools.count(self.state.progress.step)
         while True:
-            for batch in batches(self.examples.train.store, self.state.sampler, self.team.device):
+            for batch in batches(self.examples.train.store, self.state.sampler, self.world.device):
                 yield batch, self.examples.inputs(batch, next(steps))
 
-    def _log(self, rate: float, gradient: float) -> None:
-        progress, size = self.state.progress, self.settings.batch_size or 0
-        self.loss = sum(progress.losses) / len(progress.losses)
+    def _collect(self, running: deque[StepResult], leave: int) -> float:
+        """Wait for all but the latest `leave` steps; keep their losses and return the last gradient norm.
+
+        Raises:
+            DivergedError: a loss or a gradient is not finite.
+        """
+        norm = math.nan
+        while len(running) > leave:
+            step, examples, embeddings, numbers = running.popleft()
+            loss, norm = numbers.read()
+            self.skipped = 0 if math.isfinite(norm) else self.skipped + 1
+            # In float16 the gradient scaler skips a step whose gradient overflows, and halves its scale.
+            if not math.isfinite(loss) or self.skipped > (MAX_SKIPPED if self.state.scaler.is_enabled() else 0):
+                cause = likely_cause(self.settings, self.state, embeddings, loss)
+                indices = itertools.chain(*self.world.gather_objects(examples.tolist()))
+                self._stop(step, f"the loss is {loss:g}", cause, [self.examples.path(index) for index in indices])
+            self.state.progress.losses.append(loss)
+        return norm
+
+    def _log(self, lr: float, norm: float) -> None:
+        progress, batch_size = self.state.progress, self.settings.batch_size or 0
+        self.logged_loss = sum(progress.losses) / len(progress.losses)
         if self.events is not None:
             self.events.write(
                 "train",
                 step=progress.step,
-                loss=self.loss,
-                rate=rate,
-                gradient=gradient,
-                examples_per_second=size * len(progress.losses) / progress.busy,
+                loss=self.logged_loss,
+                lr=lr,
+                gradient_norm=norm,
+                examples_per_second=batch_size * len(progress.losses) / progress.busy_seconds,
                 seconds=progress.seconds,
             )
-        progress.losses, progress.busy = [], 0.0
+        progress.losses, progress.busy_seconds = [], 0.0
+
+    def _evaluate_start(self) -> None:
+        """Measure the start as step 0; it is the best so far if it may be kept, or if no step follows."""
+        progress, settings = self.state.progress, self.settings
+        if progress.last_evaluation >= 0:
+            return
+        found = self._measure(self.start.embedder)
+        progress.last_evaluation = 0
+        if self.events is not None and found:
+            self.events.write("evaluation", step=0, **found)
+            _logger.info("before training: %s (%s)", _described(found), self.start.about)
+        if settings.keep_start or not settings.steps:
+            progress.best_score, progress.best_step = found.get(settings.select_by, 0.0), 0
+            if self.events is not None:
+                self.folder.save_last(self.start.embedder)
+            self._checkpoint(self.start.embedder)
 
     def _evaluate(self) -> bool:
-        """Measure what there is; whether it is the best so far."""
-        state, progress, part = self.state, self.state.progress, self.examples.validation
-        # Each process has its own statistics of BatchNorm, and the first one's are kept.
-        self.team.align(state.result)
-        vectors = vectors_of(state.result, part, self.team)
-        if not bool(vectors.isfinite().all()):
-            cause = likely_cause(self.settings, state, vectors, math.nan)
-            self._stop(progress.step, "it has diverged", cause)
-        found = self.team.from_leader(recalls(vectors, part.data, self.examples.ks) if self.team.leads else {})
-        better = found["recall_at_1"] > progress.best
-        progress.evaluated = progress.step
-        progress.since_best = 0 if better else progress.since_best + 1
-        if better:
-            progress.best, progress.best_step = found["recall_at_1"], progress.step
+        """Measure the current embedder, save it as `last`, and return whether it is the best."""
+        state, progress = self.state, self.state.progress
+        # Each process has its own BatchNorm statistics. Those of the main process are evaluated and saved.
+        self.world.broadcast_module(state.result)
+        found = self._measure(state.result)
+        # Where nothing is measured, the latest is the best.
+        score = found.get(self.settings.select_by, math.inf)
+        best = score > progress.best_score or not found
+        progress.last_evaluation = progress.step
+        progress.since_best = 0 if best else progress.since_best + 1
+        if best:
+            progress.best_score, progress.best_step, progress.best_average = score, progress.step, None
         if self.events is not None:
-            alike = mean_cosine(vectors)
-            said = collapsed(alike, progress.step, self.settings)
-            if said is not None and not self.warned:
-                warnings.warn(said, stacklevel=5)
-                self.warned = True
-            self.events.write("evaluation", step=progress.step, **found, mean_cosine=alike)
             self.folder.save_last(state.result)
-            self._tell(found["recall_at_1"], better)
-        return better
+        if self.events is not None and found:
+            message = collapse_warning(found["mean_cosine"], progress.step, self.settings)
+            if message is not None and not self.collapse_warned:
+                warn(message)
+                self.collapse_warned = True
+            self.events.write("evaluation", step=progress.step, **found)
+            self._report(found, best)
+        return best
 
-    def _tell(self, recall: float, better: bool) -> None:
+    def _average_with_start(self) -> None:
+        """Measure averages of the start and the last weights; one of them becomes the best if none was better."""
+        progress, best = self.state.progress, None
+        for share, mixed in averages(self.start.embedder, self.state.result):
+            found = self._measure(mixed)
+            if self.events is not None:
+                self.events.write("wise_ft", step=progress.step, share=share, **found)
+            score = found.get(self.settings.select_by, 0.0)
+            if score > progress.best_score if found else share == self.average:
+                best = copy.deepcopy(mixed)
+                progress.best_score, progress.best_step, progress.best_average = score, progress.step, share
+        progress.averaged_step = progress.step
+        if best is not None and self.events is not None:
+            of_start = 100 * (1 - (progress.best_average or 0))
+            _logger.info("best so far: an average with %.0f %% of the weights before training", of_start)
+        self._checkpoint(best)
+
+    def _measure(self, embedder: Embedder) -> dict[str, float]:
+        """Return Recall@K, the metric that selects and the mean cosine on the validation split, if there is one."""
+        began, split = time.perf_counter(), self.examples.validation
+        if split is None:
+            return {}
+        embeddings = embed_part(embedder, split, self.world)
+        if not bool(embeddings.isfinite().all()):
+            cause = likely_cause(self.settings, self.state, embeddings, math.nan)
+            self._stop(self.state.progress.step, "training has diverged", cause)
+        found: dict[str, float] = {}
+        if self.world.is_main:
+            found = recalls(embeddings, split.data, self.examples.ks)
+            if self.settings.select_by == "map_at_r":
+                found["map_at_r"] = map_at_r(embeddings, split.data)
+            found["mean_cosine"] = mean_cosine(embeddings)
+        self.evaluation_seconds = time.perf_counter() - began
+        return self.world.broadcast(found)
+
+    def _report(self, found: Mapping[str, float], best: bool) -> None:
         progress = self.state.progress
-        where = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
-        loss = "" if math.isnan(self.loss) else f"loss {self.loss:.4g}, "
-        _teller.info("%s: %sRecall@1 %.2f %%%s", where, loss, 100 * recall, ", the best so far" if better else "")
+        done = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
+        loss = "" if math.isnan(self.logged_loss) else f"loss {self.logged_loss:.4g}, "
+        _logger.info("%s: %s%s%s", done, loss, _described(found), ", the best so far" if best else "")
 
-    def _checkpoint(self, best: bool) -> None:
-        """Keep everything, so that a run that is killed goes on from here, and with it the embedder if it is the best.
+    def _estimate(self, step_seconds: float) -> None:
+        """Log how long the rest takes: steps and evaluations."""
+        settings, left = self.settings, self.settings.steps - self.state.progress.step
+        evaluations = math.ceil(left / settings.evaluate_every) + (len(AVERAGES) if settings.wise_ft else 0)
+        minutes = (left * step_seconds + evaluations * self.evaluation_seconds) / 60
+        if self.events is not None and minutes > 0.5:
+            _logger.info("%.2g s a step: about %s left", step_seconds, in_words(minutes))
 
-        The best takes its place after the checkpoint that speaks of it: whenever a run is killed, the two agree.
+    def _checkpoint_is_due(self, synchronized: bool) -> bool:
+        """Return whether the last checkpoint is too long ago; several processes ask only where they wait anyway."""
+        if self.world.is_distributed and not synchronized:
+            return False
+        return self.world.broadcast(time.perf_counter() - self.saved_at > 60 * self.settings.checkpoint_minutes)
+
+    def _checkpoint(self, best: Embedder | bool | None) -> None:
+        """Write a checkpoint for exact resume, and save the best embedder: the one given, or True for the current one.
+
+        The best embedder replaces the former one after the checkpoint that names it, so that the two agree whenever the
+        run is killed.
         """
         progress = self.state.progress
-        # A step whose numbers are all finite may still throw the weights out of range.
+        # A step with a finite loss and gradient may still make the weights infinite.
         if not weights_are_finite(self.state):
-            self._stop(progress.step, "it has diverged", too_far(self.settings))
+            self._stop(progress.step, "training has diverged", step_too_large(self.settings))
         if self.events is not None:
             progress.log_length = self.events.sync()
             if best:
-                self.folder.save_candidate(self.state.result, progress.step)
-        saved = self.state.save(self.team)
+                self.folder.save_candidate(self.state.result if best is True else best, progress.candidate)
+        saved = self.state.save(self.world)
         if self.events is not None:
             self.folder.write_checkpoint({**saved, "identity": self.identity})
+            self.events.checkpoint(progress.step, self.folder.path / CHECKPOINT)
             if best:
-                self.folder.crown(progress.step)
+                self.folder.promote(progress.candidate)
+        self.saved_at = time.perf_counter()
 
-    def _take_in(self, launched: deque[Launched], but: int) -> float:
-        """Take in the losses of all steps but the last few, and give the length of the last gradient among them."""
-        gradient = math.nan
-        while len(launched) > but:
-            step, examples, embeddings, numbers = launched.popleft()
-            loss, gradient = numbers.read()
-            self.left_out = 0 if math.isfinite(gradient) else self.left_out + 1
-            # With float16 the scaler leaves out a step whose gradient overflows, and goes on at half the scale.
-            if not math.isfinite(loss) or self.left_out > (SCALES if self.state.scaler.is_enabled() else 0):
-                cause = likely_cause(self.settings, self.state, embeddings, loss)
-                places = [place for own in self.team.of_all(examples.tolist()) for place in own]
-                files = [self.examples.path(place) for place in places]
-                self._stop(step, f"the loss is {loss:g}", cause, files)
-            self.state.progress.losses.append(loss)
-        return gradient
-
-    def _stop(self, step: int, what: str, cause: str, files: Sequence[str] = ()) -> NoReturn:
-        """Say at which step, why and on which files it goes no further; the checkpoint before it stays."""
+    def _stop(self, step: int, event: str, cause: str, files: Sequence[str] = ()) -> NoReturn:
+        """Log a failure and raise an error; the last checkpoint stays."""
         if self.events is not None:
-            self.events.write("failure", step=step, cause=cause, files=files)
-        raise FloatingPointError(complaint(step, what, cause, files))
+            self.events.write("failure", step=step, cause=spell(cause), files=files)
+        raise DivergedError(step, event, cause, files)
 
 
-def finished(progress: Progress, settings: Settings) -> bool:
-    """Whether there is nothing left to train: all steps are done, or too many evaluations have brought nothing."""
-    stale = settings.patience is not None and progress.since_best >= settings.patience
-    return stale or progress.step >= settings.steps
+def _described(found: Mapping[str, float]) -> str:
+    """Return Recall@1 in words, and MAP@R if it was measured, by which the best checkpoint is then selected.
+
+    >>> _described({"recall_at_1": 0.5, "map_at_r": 0.25})
+    'Recall@1 50.00 %, MAP@R 25.00 %'
+    """
+    titles = {"recall_at_1": "Recall@1", "map_at_r": "MAP@R"}
+    return ", ".join(f"{title} {100 * found[name]:.2f} %" for name, title in titles.items() if name in found)
+
+
+def is_finished(progress: Progress, settings: Settings) -> bool:
+    """Return whether all steps are done, or `patience` has run out."""
+    out_of_patience = settings.patience is not None and progress.since_best >= settings.patience
+    return out_of_patience or progress.step >= settings.steps
+
+
+def in_words(minutes: float) -> str:
+    """Return a duration in minutes, or in hours if there are many.
+
+    >>> in_words(2.6), in_words(200)
+    ('3 minutes', '3.3 hours')
+    """
+    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"

@@ -1,16 +1,26 @@
-"""The papers' settings as data: everything that a paper says, and what it leaves open filled in and marked.
+"""The papers' settings, and how they combine with the options of a call.
 
-A recipe is a dictionary of options (`tuplet.training.Settings`); whatever a caller says himself takes precedence. Where
-a paper has other numbers for another dataset, `on` holds them. None of the papers' ImageNet weights come with this
-package: give `weights=`, and another `model=` where the paper's is not at hand.
+A recipe is a dictionary of options (`tuplet.training.Settings`). The comment "not given" marks a value that is not
+in the paper. `on` holds the options that a paper changes for one of its datasets. The package has none of the papers'
+ImageNet weights: set `weights`, and another `model` if you do not have the weights of the paper's model. The papers
+print the best result on the test classes, so their recipes set `validation` to 0.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tuplet.data import Dataset
-from tuplet.training.published import benchmark
-from tuplet.training.settings import nearest
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
+from tuplet.models import Embedder
+from tuplet.models.config import PART_OPTIONS
+from tuplet.training.compared_recipes import COMPARED_RECIPES
+from tuplet.training.defaults import choose_model, suit
+from tuplet.training.objective import make_loss
+from tuplet.training.papers import benchmark
+from tuplet.training.settings import Settings, check_names
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     # Wang et al. 2017: Deep Metric Learning with Angular Loss, section 4.4.
@@ -19,41 +29,43 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "loss_options": {"alpha": 45.0, "weight": 2.0},
         "model": "googlenet",
         "dim": 512,
-        "normalize": "eval",  # free in training; that testing compares directions is left open
-        "size": 227,  # left open beyond "standard random crop"
+        "normalize": "eval",  # the test normalization is not given
+        "size": 227,  # not given: "standard random crop"
         "resize": 256,
-        "fit": "square",
+        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 128,
         "optimizer": "sgd",
-        "momentum": 0.9,  # left open
-        "rate": 1e-4,
-        "head_rate": 10.0,
+        "momentum": 0.9,  # not given
+        "lr": 1e-4,
+        "head_lr_scale": 10.0,
         "schedule": "constant",
         "steps": 20_000,
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
-        "on": {"cub200": {"rate": 1e-5}, "sop": {"loss_options": {"alpha": 36.0, "weight": 2.0}}},
+        "validation": 0.0,
+        "on": {"cub200": {"lr": 1e-5}, "sop": {"loss_options": {"alpha": 36.0, "weight": 2.0}}},
     },
     # Sohn 2016: Improved Deep Metric Learning with Multi-class N-pair Loss Objective, section 4.2.
     "npair": {
         "loss": "npair",
-        "loss_options": {"norm_penalty": 0.003},  # the weight of the penalty is left open
+        "loss_options": {"norm_penalty": 0.003},  # not given
         "model": "googlenet",
         "dim": 64,
         "normalize": "eval",
-        "size": 224,  # left open beyond "random crops"
+        "size": 224,  # not given: "random crops"
         "resize": 256,
-        "fit": "square",
+        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 120,
         "optimizer": "adam",
-        "rate": 1e-4,  # cross-validated, and not printed
-        "head_rate": 10.0,
+        "lr": 1e-4,  # not given: cross-validated
+        "head_lr_scale": 10.0,
         "schedule": "constant",
         "steps": 20_000,
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
+        "validation": 0.0,
         "on": {"sop": {"dim": 512}},
     },
     # A Unified View of Deep Metric Learning via Gradient Analysis, 2019, section 6.
@@ -70,17 +82,18 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "normalize": True,
         "size": 227,
         "resize": 256,
-        "fit": "square",
+        "resize_mode": "square",
         "sampler": "class_balanced",
-        "batch_size": 120,  # left open
+        "batch_size": 120,  # not given
         "per_class": 5,
         "optimizer": "adam",
-        "rate": 1e-5,
-        "head_rate": 1.0,
+        "lr": 1e-5,
+        "head_lr_scale": 1.0,
         "schedule": "constant",
-        "steps": 10_000,  # left open
+        "steps": 10_000,  # not given
         "evaluate_every": 500,
         "checkpoint_every": 500,
+        "validation": 0.0,
         "on": {"sop": {"per_class": 4}, "inshop": {"per_class": 4}},
     },
     # Schall et al. 2019: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, section IV-C.
@@ -92,19 +105,20 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "normalize": "eval",
         "size": 224,
         "resize": 256,
-        "fit": "longer",
+        "resize_mode": "longer",
         "sampler": "ngroup",
         "batch_size": 128,
         "per_class": 8,
         "optimizer": "sgd",
         "momentum": 0.9,
-        "rate": 1e-4,
-        "head_rate": 1.0,
+        "lr": 1e-4,
+        "head_lr_scale": 1.0,
         "schedule": "constant",
-        "steps": 20_000,  # left open
+        "steps": 20_000,  # not given
         "evaluate_every": 1_000,
         "checkpoint_every": 1_000,
-        "on": {"cars196": {"rate": 5e-4}, "sop": {"rate": 1e-3, "per_class": 4}},
+        "validation": 0.0,
+        "on": {"cars196": {"lr": 5e-4}, "sop": {"lr": 1e-3, "per_class": 4}},
     },
     # Wang et al. 2019: Ranked List Loss for Deep Metric Learning, sections 3.4 and 4.1: RLL-(L,M,H).
     "ranked_list": {
@@ -116,22 +130,24 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "normalize": True,
         "size": 227,
         "resize": 256,
-        "fit": "square",
+        "resize_mode": "square",
         "sampler": "class_balanced",
         "batch_size": 180,
         "per_class": 3,
         "optimizer": "sgd",
         "momentum": 0.9,
         "weight_decay": 1e-5,
-        "rate": 1e-2,
-        "head_rate": 10.0,
+        "lr": 1e-2,
+        "head_lr_scale": 10.0,
         "schedule": "constant",
         "steps": 10_000,
         "evaluate_every": 500,
         "checkpoint_every": 500,
-        "on": {"cub200": {"rate": 1e-3}, "sop": {"steps": 16_000}},
+        "validation": 0.0,
+        "on": {"cub200": {"lr": 1e-3}, "sop": {"steps": 16_000}},
     },
-    # Not of a paper: for the glyphs that are drawn on the spot, half a minute on one core.
+    **COMPARED_RECIPES,
+    # Not from a paper: for `data.glyphs`; takes half a minute on one core.
     "demo": {
         "loss": "multi_similarity",
         "model": "convnet",
@@ -143,26 +159,110 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "batch_size": 96,
         "per_class": 4,
         "optimizer": "adamw",
-        "rate": 2e-3,
-        "head_rate": 1.0,
+        "lr": 2e-3,
+        "head_lr_scale": 1.0,
         "schedule": "cosine",
-        "warmup": 100,  # at the full rate from the start, all vectors become one
+        "warmup": 100,  # without it the embeddings collapse
         "steps": 400,
         "evaluate_every": 100,
     },
 }
 
 
+#: Options that describe a loss or a model: a recipe's values are dropped when the call names another loss or model.
+_DESCRIBES = {
+    "loss": ("loss_options", "normalize"),
+    "model": ("weights", "model_options", "size", "resize", "resize_mode", "stored_size"),
+}
+#: Options that an `Embedder` object has already fixed.
+_FIXED_BY_EMBEDDER = (
+    *("weights", "model_options", "dim", "levels", "pooling", "layer_norm", "normalize"),
+    *("size", "resize", "resize_mode"),
+)
+#: Options for images only.
+_FOR_IMAGES = ("size", "resize", "resize_mode", "augment", "stored_size", "flip_test")
+#: Options for which None means "not given".
+_NEVER_NONE = ("loss", "model", "steps", "seed")
+
+
+class Default(str):
+    """A default that a recipe may replace; equal to its string, so that a signature shows the string."""
+
+
 def recipe_for(name: str, data: Dataset) -> dict[str, Any]:
-    """The options of a recipe for a dataset: a paper's own numbers where it is one of the paper's datasets.
+    """Return the options of a recipe, with the paper's own values if the dataset is one of the paper's.
 
     >>> from tuplet.data import from_features
     >>> import torch
-    >>> recipe_for("ranked_list", from_features(torch.zeros(4, 2), [0, 0, 1, 1]))["rate"]
+    >>> recipe_for("ranked_list", from_features(torch.zeros(4, 2), [0, 0, 1, 1]))["lr"]
     0.01
     """
     if name not in RECIPES:
-        raise ValueError(f"there is no recipe {name!r}; {nearest(name, RECIPES)}")
+        raise OptionError(f"there is no recipe {name!r}; {did_you_mean(name, RECIPES)}")
     options = dict(RECIPES[name])
     by_benchmark = options.pop("on", {})
     return {**options, **by_benchmark.get(benchmark(data), {})}
+
+
+def resolve_settings(recipe: str | None, given: Mapping[str, Any], data: Dataset) -> Settings:
+    """Combine the defaults, a recipe and the given options; later ones take precedence.
+
+    If another loss or model than the recipe's is given, the recipe's options for its own loss or model are dropped. So
+    is its sampler if the other loss needs pairs or triplets. Without a recipe, options that are left open suit the data
+    and the device (`tuplet.training.defaults`).
+    """
+    check_names(given)
+    given = given_options(given)
+    options = {} if recipe is None else recipe_for(recipe, data)
+    if data.features is not None:
+        for name in _FOR_IMAGES:
+            if given.get(name):
+                raise OptionError(
+                    f"{opt(name)} is {given[name]!r}, which is for images, and the data are feature vectors",
+                    "leave it out",
+                )
+        given.setdefault("model", "mlp")
+        options.pop("levels", None)
+        options.pop("model_options", None)
+    for name, describing in _DESCRIBES.items():
+        if name in given and given[name] != options.get(name):
+            # Parts are those of any network.
+            parts = {k: v for k, v in options.get("model_options", {}).items() if name == "model" and k in PART_OPTIONS}
+            options = {k: v for k, v in options.items() if k not in describing}
+            options |= {"model_options": parts} if parts else {}
+    if "loss" in given:
+        loss = make_loss(given["loss"], given.get("loss_options", {}), 1, 1)
+        if loss.batch != "classes":
+            options.pop("sampler", None)
+    if isinstance(given.get("model"), Embedder):
+        for name in _FIXED_BY_EMBEDDER:
+            if name in given:
+                raise OptionTypeError(
+                    f"{opt(name)} was set when the embedder was made", "leave it out, or give the name of a model"
+                )
+            options.pop(name, None)
+        chosen = {**options, **given, "weights": None}
+    else:
+        chosen = {**options, **given}
+        chosen |= choose_model(chosen, data)
+    return Settings(**({} if recipe else suit(chosen, data)), **chosen)
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a call gives, as values that JSON can hold."""
+    return {name: _as_python(value) for name, value in options.items() if not _is_missing(name, value)}
+
+
+def _is_missing(name: str, value: Any) -> bool:
+    return isinstance(value, Default) or (value is None and name in _NEVER_NONE)
+
+
+def _as_python(value: Any) -> Any:
+    """Convert paths to strings and NumPy numbers to Python numbers, which JSON and checkpoints can hold."""
+    if isinstance(value, Mapping):
+        return {k: _as_python(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(_as_python, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

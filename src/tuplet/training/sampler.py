@@ -1,153 +1,178 @@
-"""The sampler of a run, and what the training classes have to offer it."""
+"""The sampler of a run, and checks that the training classes can fill its batches."""
 
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
-import torch
 from torch import Tensor
 
-from tuplet import losses, sampling
 from tuplet.data import Dataset
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt, warn
 from tuplet.losses import RowLoss
-from tuplet.sampling.base import ClassSampler
+from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler, HardClassSampler
+from tuplet.sampling.base import Batch
 from tuplet.training.settings import SamplerName, Settings
+
+#: Examples of a batch where there are enough classes. On a CPU a batch of images for a large network is smaller.
+BATCH, CPU_BATCH = 120, 32
 
 
 def usual_sampler(loss: RowLoss) -> SamplerName:
-    """The batches that a loss needs, or else C classes of K.
+    """Return the name of the sampler that makes the batches which a loss needs.
 
+    >>> from tuplet import losses
     >>> usual_sampler(losses.NPairLoss()), usual_sampler(losses.RAWLoss())
     ('npair', 'class_balanced')
     """
-    if isinstance(loss, losses.NPairLoss):
-        return "npair"
-    return "triplet" if isinstance(loss, losses.TripletLoss) and loss.mining == "disjoint" else "class_balanced"
+    if loss.batch not in get_args(Batch):
+        raise ValueError(
+            f"batch of {type(loss).__name__} is {loss.batch!r}; {did_you_mean(loss.batch, get_args(Batch))}"
+        )
+    fitting = [each for each in SAMPLERS.values() if each.batch == loss.batch]
+    return min(fitting, key=lambda each: each.needs_embeddings).name
+
+
+def sampler_class(settings: Settings) -> type[ClassSampler]:
+    """Return the class of the sampler that the settings name."""
+    return SAMPLERS[settings.sampler] if settings.sampler else ClassBalancedSampler
 
 
 def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
-    """Refuse batches that a loss cannot learn from: on a GPU the loss itself does not look at the labels."""
-    needed, each = usual_sampler(loss), class_share(settings)
-    two_of_each = needed == "npair" and each == 2
-    if needed not in ("class_balanced", settings.sampler) and not two_of_each:
-        raise ValueError(
-            f"{type(loss).__name__} needs the batches of sampler={needed!r}, and sampler={settings.sampler!r} makes "
-            "others; leave sampler= out"
+    """Raise an error if a loss cannot learn from the batches. On a GPU the loss itself does not check the labels."""
+    made, each = sampler_class(settings).batch, class_share(settings)
+    two_of_each = loss.batch == "pairs" and each == 2
+    if loss.batch not in ("classes", made) and not two_of_each:
+        raise OptionError(
+            f"{type(loss).__name__} needs the batches of {opt('sampler', usual_sampler(loss))}, and "
+            f"{opt('sampler', settings.sampler)} makes others; leave sampler= out"
         )
-    elsewhere = hasattr(loss, "proxies") or settings.memory or settings.sampler == "triplet"
-    if each == 1 and not elsewhere:
-        raise ValueError("per_class is 1, which leaves no example a positive; choose 2 or more")
-    if settings.batch_size == each and not elsewhere:
-        instead = ", or a smaller per_class" if _goes_by_per_class(settings) else ""
-        raise ValueError(
-            f"a batch of {each} is a single class, which has no negatives; choose a batch_size of {2 * each} or more"
-            f"{instead}"
+    if sampler_class(settings).needs_active and not loss.marks_active:
+        raise OptionError(
+            f"{opt('sampler', settings.sampler)} needs to know which triplets have a loss, and {type(loss).__name__} "
+            "does not tell",
+            "choose a loss of triplets, such as triplet_ratio with mining 'disjoint'",
+        )
+    has_both = loss.proxies is not None or settings.memory or made in ("triplets", "one_class")
+    if each == 1 and not has_both:
+        raise OptionError(f"{opt('per_class')} is 1, which leaves no example a positive; choose 2 or more")
+    if settings.batch_size == each and not has_both:
+        instead = f", or a smaller {opt('per_class')}" if not sampler_class(settings).group_size else ""
+        raise OptionError(
+            f"a batch of {each} is a single class, which has no negatives; choose a {opt('batch_size')} of {2 * each} "
+            f"or more{instead}"
         )
 
 
 def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
-    """The sampler by name for batches of `batch_size`, which are those of all processes together."""
-    each, seed, labels = class_share(settings), settings.seed, data.labels
-    size = settings.batch_size or usual_batch_size(settings, data)
+    """Return the sampler of the settings for batches of `batch_size`, those of all processes together."""
+    size, kind = settings.batch_size or usual_batch_size(settings, data), sampler_class(settings)
     refuse_unfilled_batches(settings, size, usable_sizes(data))
-    warn_of_small_classes(data, settings)
+    inputs: dict[str, Any] = dict(settings.sampler_options)
+    if kind.needs_embeddings:
+        inputs["embed"] = embed
+    if kind is HardClassSampler:
+        inputs["candidates"] = settings.candidates
     with warnings.catch_warnings():
-        # What the sampler would say of classes of one example was said just now, with their names.
+        # `warn_of_small_classes` names the classes of one example.
         warnings.filterwarnings("ignore", message=".*leaves out")
-        if settings.sampler == "npair":
-            return sampling.NPairSampler(labels, size // 2, seed)
-        if settings.sampler == "triplet":
-            return sampling.TripletSampler(labels, size // 3, seed)
-        if settings.sampler == "hard_class":
-            return sampling.HardClassSampler(labels, embed, size // 2, settings.candidates, seed=seed)
-        kind = sampling.NGroupSampler if settings.sampler == "ngroup" else sampling.ClassBalancedSampler
-        return kind(labels, size // each, each, seed)
+        return kind.of_size(data.targets, size, settings.per_class, settings.seed, **inputs)
+
+
+def refuse_sampler_options(settings: Settings) -> None:
+    """Raise an error for options that the sampler does not have."""
+    known = sampler_class(settings).options
+    for name in settings.sampler_options:
+        if name not in known:
+            remedy = did_you_mean(name, known) if known else "it has none"
+            raise OptionTypeError(f"{opt('sampler', settings.sampler)} has no option {name!r}; {remedy}")
 
 
 def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int]) -> None:
-    """Refuse batches that the classes with a positive pair, of these sizes, cannot fill."""
-    each, classes = class_share(settings), len(class_sizes)
+    """Raise an error for batches that the classes with a positive pair, of these sizes, cannot fill."""
+    each, classes, made = class_share(settings), len(class_sizes), sampler_class(settings).batch
     if classes < 2:
-        instead = ", or choose a smaller validation=" if settings.validation else ""
-        raise ValueError(
+        instead = f", or choose a smaller {opt('validation')}=" if settings.validation else ""
+        raise OptionError(
             f"training needs two classes of two examples or more, and there are {classes}; add examples{instead}"
         )
-    most = size if settings.sampler == "triplet" else largest_batch(settings, class_sizes)
+    most = size if made in ("triplets", "one_class") else largest_batch(settings, class_sizes)
     if size % each:
-        raise ValueError(
-            f"batch_size is {size} and the sampler {settings.sampler} takes {each} at a time; "
+        raise OptionError(
+            f"{opt('batch_size')} is {size} and the sampler {settings.sampler} takes {each} at a time; "
             f"choose a multiple of {each}, such as {max(2, min(size, most) // each) * each}"
         )
     if size <= most:
         return
     what = f"is {size // each} classes of {each}, and only {classes} training classes have two examples"
-    if settings.sampler == "ngroup":
+    if made == "groups":
         what = f"is more than the {most} examples that {classes} training classes give, each {each} at most"
-    instead = ", or a larger per_class" if _goes_by_per_class(settings) else ""
-    raise ValueError(f"a batch of {size} {what}; choose a batch_size of {most // each * each} or less{instead}")
+    instead = f", or a larger {opt('per_class')}" if not sampler_class(settings).group_size else ""
+    if settings.validation:
+        instead += f", or a smaller {opt('validation')}"
+    fitting = f"choose a {opt('batch_size')} of {most // each * each} or less"
+    raise OptionError(f"a batch of {size} {what}; {fitting}{instead}")
 
 
 def refuse_unshared_batches(settings: Settings, size: int, processes: int) -> None:
-    """Refuse batches of fewer classes than there are processes, since classes stay whole; those of n-groups vary."""
+    """Raise an error for batches of fewer groups than processes, since a group stays whole; n-groups vary in number."""
     each = class_share(settings)
-    if size // each < processes and settings.sampler != "ngroup":
-        raise ValueError(
+    if size // each < processes and sampler_class(settings).batch not in ("groups", "one_class"):
+        raise OptionError(
             f"a batch of {size} is {size // each} groups of {each}, too few for {processes} processes; "
-            f"choose a batch_size of {processes * each} or more"
+            f"choose a {opt('batch_size')} of {processes * each} or more"
         )
 
 
 def largest_batch(settings: Settings, class_sizes: list[int]) -> int:
-    """The most examples that classes of these sizes give: n-groups do not repeat those of a small class."""
-    each = class_share(settings)
-    return sum(min(size, each) if settings.sampler == "ngroup" else each for size in class_sizes)
+    """Return the most examples that classes of these sizes give; n-groups do not repeat those of a small class."""
+    each, varies = class_share(settings), sampler_class(settings).batch == "groups"
+    return sum(min(size, each) if varies else each for size in class_sizes)
 
 
-def usual_batch_size(settings: Settings, data: Dataset) -> int:
-    """About 120, or as much as there are classes for, and two classes at least.
+def usual_batch_size(settings: Settings, data: Dataset, most: int = BATCH) -> int:
+    """Return a batch size of about `most`, or less if there are few classes, but at least two classes.
 
+    >>> import torch
     >>> from tuplet.data import from_features
     >>> usual_batch_size(Settings(per_class=5), from_features(torch.zeros(9, 1), [0, 0, 0, 1, 1, 1, 2, 2, 3]))
     15
     """
     each = class_share(settings)
-    return max(2, min(120, largest_batch(settings, usable_sizes(data))) // each) * each
+    return max(2, min(most, largest_batch(settings, usable_sizes(data))) // each) * each
 
 
 def usable_sizes(data: Dataset) -> list[int]:
-    """The sizes of the classes that have a positive pair."""
-    counts = data.labels.unique(return_counts=True)[1]
-    return counts[counts > 1].tolist()
+    """Return the sizes of the classes that have a positive pair."""
+    return [count for count in data.class_sizes().values() if count > 1]
 
 
 def class_share(settings: Settings) -> int:
-    """How many examples the sampler takes together: those of a class, or of a triplet."""
-    return {"npair": 2, "hard_class": 2, "triplet": 3}.get(settings.sampler or "", settings.per_class)
+    """Return the number of examples that the sampler takes together: those of a class, or of a triplet."""
+    return sampler_class(settings).group_size or settings.per_class
+
+
+def largest_class(settings: Settings) -> int | None:
+    """Return the most examples of a class in a batch, so that a loss need not count them; None if unknown."""
+    return None if sampler_class(settings).batch in ("triplets", "one_class") else class_share(settings)
 
 
 def largest_share(settings: Settings, processes: int) -> int:
-    """The most examples of a batch that one of some processes can get: classes stay whole, and n-groups vary in size.
+    """Return the most examples of a batch that one process can get: groups stay whole, and n-groups vary in size.
 
     >>> largest_share(Settings(sampler="class_balanced", batch_size=12, per_class=4), processes=2)
     8
     """
     size, each = settings.batch_size or 0, class_share(settings)
-    return size if settings.sampler == "ngroup" else math.ceil(size / each / processes) * each
-
-
-def _goes_by_per_class(settings: Settings) -> bool:
-    return settings.sampler in ("class_balanced", "ngroup")
+    return size if sampler_class(settings).batch == "groups" else math.ceil(size / each / processes) * each
 
 
 def warn_of_small_classes(data: Dataset, settings: Settings) -> None:
-    """Name the training classes that have too few examples for the batches asked for."""
-    classes, counts = torch.unique(data.labels, return_counts=True)
-    sizes = {data.class_names[c]: n for c, n in zip(classes.tolist(), counts.tolist(), strict=True)}
-    each = 2 if settings.sampler == "triplet" else class_share(settings)
-    instead = (
-        "other classes fill the batch up" if settings.sampler == "ngroup" else "they come more than once in a batch"
-    )
+    """Warn of the training classes that have too few examples for the batches."""
+    sizes = {data.class_names[c]: n for c, n in data.class_sizes().items()}
+    made = sampler_class(settings).batch
+    each = 2 if made == "triplets" else class_share(settings)
+    instead = "other classes fill the batch up" if made == "groups" else "they come more than once in a batch"
     single = [name for name, size in sizes.items() if size == 1]
     few = [f"{name} ({size})" for name, size in sizes.items() if 1 < size < each]
     for named, what in (
@@ -156,13 +181,10 @@ def warn_of_small_classes(data: Dataset, settings: Settings) -> None:
     ):
         if named:
             listed = ", ".join(named[:10]) + (", …" if len(named) > 10 else "")
-            warnings.warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}", stacklevel=6)
+            warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}")
 
 
 def sampler_state(sampler: ClassSampler, step: int) -> dict[str, Any]:
-    """Where the sampler stands after so many steps, however far ahead of them it has drawn."""
+    """Return the state of the sampler after `step` steps, however far ahead it has drawn."""
     epoch, batch = divmod(step, len(sampler))
-    state = {**sampler.state_dict(), "epoch": epoch, "batch": batch}
-    if batch == 0 and "chosen" in state:
-        state["chosen"] = []
-    return state
+    return {**sampler.state_dict(), "epoch": epoch, "batch": batch}

@@ -1,97 +1,210 @@
-"""Which examples train, which choose the best, and which are tested on."""
+"""Split a dataset into training, validation and test examples, by classes or by images."""
 
-import warnings
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
+from tuplet.errors import OptionError, opt, warn
+from tuplet.training.papers import benchmark
 from tuplet.training.settings import Settings
+
+_logger = logging.getLogger("tuplet")
+#: Splits of the data that select the best checkpoint.
+VALIDATION = ("val", "valid", "validation")
+#: The options that decide how data are split.
+SPLIT_OPTIONS = ("split", "test_share", "validation", "validation_from", "test_on", "seed")
+#: With fewer training classes, images of every class are held out for validation instead of whole classes.
+FEWEST_CLASSES = 6
+#: An ordered list of classes is cut into about this many runs, which are held out whole.
+_RUNS = 10
 
 
 class Split(NamedTuple):
-    """The places in a dataset of the examples that train, that choose the best and that are tested on."""
+    """The positions in a dataset of the training, validation and test examples.
+
+    Where validation or test examples are of the training classes, they are queries and the training examples are their
+    gallery.
+    """
 
     train: Tensor
     validation: Tensor
     test: Tensor
+    validation_gallery: Tensor | None = None
+    test_gallery: Tensor | None = None
 
 
 def split_examples(data: Dataset, settings: Settings) -> Split:
-    """Split a dataset as it comes or by its classes, and some training classes off where they are to choose the best.
+    """Split a dataset as the settings say; splits that the data come with take precedence.
 
     >>> from tuplet.data import from_features
-    >>> split_examples(from_features(torch.eye(8), [0, 0, 1, 1, 2, 2, 3, 3]), Settings()).test
+    >>> split_examples(from_features(torch.eye(8), [0, 0, 1, 1, 2, 2, 3, 3]), Settings(validation=0)).test
     tensor([4, 5, 6, 7])
     """
-    places = torch.arange(len(data))[:, None]
-    train, test = Dataset(data.labels, data.class_names, features=places, splits=data.splits).split()
-    validation = test
+    positions = torch.arange(len(data))[:, None]
+    # No metadata: a copy of them for each part would take long.
+    numbered = replace(data, images=None, features=positions, boxes=None, crops=None, metadata={})
+    if settings.split == "images":
+        return _by_images(numbered, settings)
+    train, test, own_validation = _train_and_test(numbered, settings)
+    known, validation, gallery = train, test, None
     if settings.validation:
-        train, validation = _held_out(train, settings)
-        _check_measured("validation", validation, "a larger validation=")
+        if own_validation is not None and settings.validation_from is None:
+            validation = own_validation
+        elif len(train.classes) < FEWEST_CLASSES and settings.validation_from is None:
+            train, validation = _hold_out_images(train, settings.validation, settings.seed)
+            gallery = _positions(train)
+        else:
+            train, validation = _hold_out_classes(train, settings, benchmark(data) is not None)
+        if gallery is None:
+            _check_measured("validation", validation, f"a larger {opt('validation')}")
+    if settings.test_on == "validation":
+        return Split(_positions(train), _positions(validation), _positions(validation), gallery, gallery)
+    _check_measured("test", test, f"more classes, or hold out images with {opt('split', 'images')}")
+    _warn_of_known_classes(known, test)
+    return Split(_positions(train), _positions(validation), _positions(test), gallery)
+
+
+def everything_trains(data: Dataset) -> Split:
+    """Return a split without validation and test examples, for the model that is fitted after all choices."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    return Split(torch.arange(len(data)), nothing, nothing)
+
+
+def _positions(part: Dataset) -> Tensor:
+    assert part.features is not None
+    return part.features[:, 0]
+
+
+def _train_and_test(data: Dataset, settings: Settings) -> tuple[Dataset, Dataset, Dataset | None]:
+    """Return the training and test examples, and the validation examples if the data come with some."""
+    if data.splits is None:
+        if len(data.classes) == 2:
+            raise OptionError(
+                "the data have 2 classes, too few to train on one and test on the other",
+                f"hold out images of both with {opt('split', 'images')}, or give four classes or more",
+            )
+        return *data.split(1 - settings.test_share), None
+    own = [name for name in VALIDATION if name in data.splits]
+    has_test = "test" in data.splits or {"query", "gallery"} <= set(data.splits)
+    if own and not has_test and "train" in data.splits:
+        _logger.info("the data have no split test: the split %s is tested on", own[0])
+        return data.part("train"), data.part(*own), None
+    return *data.split(), data.part(*own) if own else None
+
+
+def _by_images(data: Dataset, settings: Settings) -> Split:
+    """Hold out images of every class; their gallery is the training images, so that Recall@1 is 1-NN accuracy."""
+    if data.splits is not None:
+        raise OptionError(f"{opt('split', 'images')} is for data without splits", "leave it out")
+    if len(data.classes) < 2:
+        raise ValueError(f"the data have {len(data.classes)} class; training needs two or more")
+    rest, test = _hold_out_images(data, settings.test_share, settings.seed)
+    train, validation = rest, test
+    if settings.validation:
+        train, validation = _hold_out_images(rest, settings.validation, settings.seed + 1)
     if settings.test_on == "validation":
         test = validation
+    gallery = _positions(train)
+    return Split(gallery, _positions(validation), _positions(test), gallery, gallery)
+
+
+def _hold_out_images(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Draw a share of the images of each class, one at least, and leave two at least."""
+    drawn = torch.zeros(len(data), dtype=torch.bool)
+    generator = torch.Generator().manual_seed(seed)
+    for label in data.classes:
+        members = (data.labels == label).nonzero()[:, 0]
+        count = min(max(1, round(len(members) * share)), len(members) - 2)
+        drawn[members[torch.randperm(len(members), generator=generator)[: max(0, count)]]] = True
+    if not drawn.any():
+        raise ValueError("no class has three images, of which one can be held out; add images")
+    return data.select(~drawn), data.select(drawn)
+
+
+def _hold_out_classes(train: Dataset, settings: Settings, ordered: bool) -> tuple[Dataset, Dataset]:
+    """Return training and validation examples of different classes.
+
+    The validation classes are whole groups of relatives, drawn by the seed, or with `validation_from` one run of the
+    class list. Relatives that are held out together are as new to the network as the test classes.
+    """
+    classes = train.classes
+    count = round(len(classes) * settings.validation)
+    if settings.validation_from is None:
+        # A metric of two or three classes tells little: four at least, if they leave two thirds for training.
+        count = min(max(count, min(4, len(classes) // 3)), len(classes) - 2)
+        held_out = _draw(train, count, settings.seed, ordered)
     else:
-        _check_measured("test", test, "more classes")
-        _warn_of_known_classes(train, test)
-    return Split(*(part.features[:, 0] for part in (train, validation, test) if part.features is not None))
+        start = round(len(classes) * settings.validation_from)
+        held_out = classes[start : start + count]
+        if not 0 < len(held_out) == count < len(classes):
+            raise OptionError(
+                f"{opt('validation')} is {settings.validation} and {opt('validation_from')} "
+                f"{settings.validation_from}, which do not fit into {len(classes)} training classes; choose shares "
+                "whose sum is 1 at most"
+            )
+    return train.of_classes(set(classes) - set(held_out)), train.of_classes(held_out)
+
+
+def _draw(train: Dataset, count: int, seed: int, ordered: bool) -> list[int]:
+    """Draw whole groups of classes; of the last one only as many as are still wanted."""
+    groups = class_groups([train.class_names[c] for c in train.classes], ordered)
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    drawn = [train.classes[i] for group in order for i in groups[group]]
+    return drawn[:count]
+
+
+def class_groups(names: Sequence[str], ordered: bool = False) -> list[list[int]]:
+    """Group classes that are relatives: those of one parent folder, or neighbours in a numbered or known list.
+
+    >>> class_groups(["greek/a", "greek/b", "latin/a", "latin/b"])
+    [[0, 1], [2, 3]]
+    >>> class_groups(["daisy", "rose", "tulip"])
+    [[0], [1], [2]]
+    """
+    parents: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        parents.setdefault(name.rpartition("/")[0], []).append(i)
+    if len(parents) > 1:
+        return list(parents.values())
+    # "001.Black_footed_Albatross": somebody has put the classes in order.
+    if ordered or all(re.match(r"\d+\W*[^\W\d]", name.rpartition("/")[2]) for name in names):
+        length = max(1, round(len(names) / _RUNS))
+        return [list(range(i, min(i + length, len(names)))) for i in range(0, len(names), length)]
+    return [[i] for i in range(len(names))]
 
 
 def _warn_of_known_classes(train: Dataset, test: Dataset) -> None:
-    both = set(train.classes) & set(test.classes)
+    both = train.class_sizes().keys() & test.class_sizes().keys()
     if both:
-        warnings.warn(
-            f"{len(both):,} of the {len(test.classes):,} test classes are trained on too, so that the result is not "
-            "one of classes that are new; for that give splits that share no class, or none",
-            stacklevel=6,
+        warn(
+            f"{len(both):,} of the {len(test.class_sizes()):,} test classes are trained on too, so the result does not "
+            "hold for new classes; to measure those, give splits that share no class, or none"
         )
 
 
 def _check_measured(name: str, part: Dataset, remedy: str) -> None:
-    """Refuse a split whose Recall@K is 0 whatever is learned, and warn where it is the same for another reason."""
+    """Raise an error where Recall@K is always 0, and warn where it is always 1."""
     if not _has_positives(part):
         raise ValueError(
-            f"no example of the {name} split has another one of its class to find; give classes of two or more, with "
-            "a query and a member of the gallery each where it has those"
+            f"no example of the {name} split has a positive; give classes of two or more examples, and with a query "
+            "and a gallery split, classes that are in both"
         )
     if len(part.classes) == 1:
-        warnings.warn(
-            f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, whose Recall@K is the same "
-            f"whatever is learned; give {remedy}",
-            stacklevel=6,
+        warn(
+            f"the {name} split has a single class, {part.class_names[part.classes[0]]!r}, so its Recall@K does not "
+            f"depend on training; give {remedy}"
         )
 
 
 def _has_positives(part: Dataset) -> bool:
     if part.splits is None or "query" not in part.splits:
-        return bool((part.labels.unique(return_counts=True)[1] > 1).any())
+        return max(part.class_sizes().values()) > 1
     query = torch.tensor([split == "query" for split in part.splits])
-    return bool(torch.isin(part.labels[query], part.labels[~query]).any())
-
-
-def _held_out(train: Dataset, settings: Settings) -> tuple[Dataset, Dataset]:
-    """Training classes without those for validation, and these: drawn by the seed, or neighbours in their order.
-
-    Neighbours are often relatives, birds of a genus or cars of a make. Held out together, they are as new to the
-    network as the classes of the test split will be.
-    """
-    classes = train.classes
-    count = round(len(classes) * settings.validation)
-    left = round(len(classes) * (1 - settings.validation)) if settings.validation_from is None else len(classes) - count
-    if not 0 < left < len(classes):
-        raise ValueError(
-            f"validation is {settings.validation}, which does not divide {len(classes)} training classes; "
-            "choose another share"
-        )
-    if settings.validation_from is None:
-        return train.split(1 - settings.validation, settings.seed)
-    start = round(len(classes) * settings.validation_from)
-    held_out = classes[start : start + count]
-    if len(held_out) < count:
-        raise ValueError(
-            f"validation is {settings.validation} and validation_from {settings.validation_from}, which do not fit "
-            f"into {len(classes)} training classes; choose shares whose sum is 1 at most"
-        )
-    return train.of_classes(set(classes) - set(held_out)), train.of_classes(held_out)
+    known = part.targets[~query]
+    return bool(torch.isin(part.targets[query], known[known >= 0]).any())

@@ -1,6 +1,6 @@
-"""Expressions of a row function: what it does to a pair, and to a row, as a graph that is kept simple.
+"""Expressions: a row function as a graph of operations on pairs and rows, kept in its simplest form.
 
-The leaves are a pair's own: s, positive, negative. A reduction (sum, max, expsum) makes a number of a row out of its
+The leaves belong to a pair: s, positive, negative. A reduction (sum, max, expsum) computes a value of a row from its
 pairs. Every other operation works entry by entry. Constants are Python numbers. Equal expressions are one object.
 """
 
@@ -25,26 +25,26 @@ class Node:
     op: str
     args: "tuple[Value, ...]"
     level: int
-    """PAIR where it differs from pair to pair, ROW where it is one number for a row."""
+    """PAIR where it differs from pair to pair, ROW where it is one value for a row."""
 
 
 Value: TypeAlias = Node | float | bool
 
 
 def level(x: Value) -> int:
-    """CONSTANT, ROW or PAIR."""
+    """Return CONSTANT, ROW or PAIR."""
     return x.level if isinstance(x, Node) else CONSTANT
 
 
 def is_bool(x: Value) -> bool:
-    """Whether it is a truth value, and not a number."""
+    """Return whether it is a truth value, and not a number."""
     if not isinstance(x, Node):
         return isinstance(x, bool)
     return x.op in _TRUTHS or (x.op == "where" and is_bool(x.args[1]))
 
 
 def _guarded(function: Callable[[float], float], otherwise: float) -> Callable[[float], float]:
-    """A function of `math`, with what a device gives in place of an exception."""
+    """Return a function of `math` that returns what a device does where `math` raises."""
 
     def of(x: float) -> float:
         try:
@@ -59,13 +59,13 @@ def _divided(a: float, b: float) -> float:
     return a / b if b else a * math.inf
 
 
-# The operations entry by entry: what each is in Triton, and what it is of constants.
+# The operations entry by entry: the Triton source of each, and its function of constants.
 OPERATIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "add": ("({} + {})", operator.add),
     "mul": ("({} * {})", operator.mul),
     "fma": ("({} * {} + {})", lambda x, a, b: x * a + b),
     "div": ("({} / {})", _divided),
-    # As torch has it, NaN stays NaN: a diverged model must be seen in the loss.
+    # As in torch, NaN stays NaN: a diverged model must show in the loss.
     "maximum": ("tl.maximum({}, {}, tl.PropagateNan.ALL)", max),
     "minimum": ("tl.minimum({}, {}, tl.PropagateNan.ALL)", min),
     "abs": ("tl.abs({})", abs),
@@ -88,12 +88,12 @@ _OF_ANYTHING = {"and", "or", "not", "where", "float"}
 
 @dataclass
 class Expressions:
-    """Makes nodes, each only once, in their simplest form."""
+    """Makes nodes: each only once, in its simplest form."""
 
     known: dict[object, Node] = field(default_factory=dict)
 
     def node(self, op: str, *args: Value) -> Node:
-        """The node as it is, without a look for a simpler form."""
+        """Return a node, without simplifying it."""
         key = (op, *((type(x), x) for x in args))
         if key not in self.known:
             widest = PAIR if op in LEAVES else ROW if op in NEUTRAL else max(map(level, args))
@@ -101,7 +101,7 @@ class Expressions:
         return self.known[key]
 
     def make(self, op: str, *args: Value) -> Value:
-        """The value of an operation: a constant where it is one, else a node."""
+        """Return the value of an operation: a constant where it is one, else a node in its simplest form."""
         if op not in _OF_ANYTHING:
             args = tuple(self.make("float", x) if is_bool(x) else x for x in args)
         if op in OPERATIONS and not any(isinstance(x, Node) for x in args):
@@ -110,7 +110,7 @@ class Expressions:
         return self.node(op, *args) if simpler is None else simpler(*args)
 
     def substitute(self, x: Value, known: Mapping[Node, Value]) -> Value:
-        """The expression of a pair with some of its nodes known. What is of the whole row stays as it is."""
+        """Replace some nodes in an expression of a pair by known values. Nodes of the whole row stay."""
         done = dict(known)
 
         def walk(x: Value) -> Value:
@@ -121,8 +121,8 @@ class Expressions:
 
         return walk(x)
 
-    # Simpler forms. What a pair is multiplied with and what is added to it, as far as its row knows them, is gathered
-    # into one x·a + b; and a mask is moved outwards, to where another says the same.
+    # Simpler forms. Factors and summands of a pair that are constant in its row are gathered into one x·a + b; a mask
+    # is moved outwards, to where it meets an equal one.
 
     def _float(self, x: Value) -> Value:
         return self.node("float", x) if is_bool(x) else x
@@ -154,7 +154,7 @@ class Expressions:
         return self._into_where("exp2", x) or self.node("exp2", x)
 
     def _into_where(self, op: str, x: Node, *others: Value) -> Value | None:
-        """f(where(c, a, k)) as where(c, f(a), f(k)), if f(k) is a constant as k is."""
+        """Return f(where(c, a, k)) as where(c, f(a), f(k)), if f(k) is a constant like k; else None."""
         if x.op != "where" or isinstance(x.args[2], Node):
             return None
         condition, a, k = x.args
@@ -185,7 +185,7 @@ class Expressions:
 
 
 def _parts(condition: Value) -> Iterator[Node]:
-    """What holds wherever the condition does."""
+    """Yield the conditions that hold wherever this one does."""
     if isinstance(condition, Node):
         yield condition
         for part in condition.args if condition.op == "and" else ():
@@ -193,7 +193,7 @@ def _parts(condition: Value) -> Iterator[Node]:
 
 
 def within(values: Iterable[Value], into: Callable[[Node], bool] = lambda node: True) -> list[Node]:
-    """The nodes that values are made of, each after those that it needs; looks into a node if told so."""
+    """Return the nodes of some values, each after its arguments; `into(node)` says whether to visit those."""
     seen: dict[Node, None] = {}
 
     def walk(x: Value) -> None:
@@ -208,5 +208,5 @@ def within(values: Iterable[Value], into: Callable[[Node], bool] = lambda node: 
 
 
 def reductions(values: Iterable[Value]) -> list[Node]:
-    """The reductions that values need, those of inner ones first."""
+    """Return the reductions that values need, inner ones first."""
     return [node for node in within(values) if node.op in NEUTRAL]

@@ -1,12 +1,12 @@
-"""The kernels that walk tiles of the table, around the functions of a pair that `emit` writes.
+"""Kernels over tiles of the table, around the functions of a pair that `emit` writes.
 
-The rows are sorted by a key of their label, so a tile lies in the band, where keys meet, or far from it, where all
-pairs are negatives. The table is its own mirror image, and only the tiles on and above its diagonal are formed: each
-serves its rows, and its columns as the rows that they are on the other side.
+The rows are sorted by a key of their label, so a tile lies in the band, where equal keys meet, or far from it, where
+all pairs are negatives. The table is symmetric, and only the tiles on and above its diagonal are formed: each serves
+its rows, and its columns as the rows of the mirrored tile.
 """
 
-# Triton reads what an argument is from the call. It would also compile anew for sizes that are and are not multiples
-# of 16, were it not told to leave that.
+# Triton infers argument types from the call. `do_not_specialize` keeps it from compiling twice, for sizes that are and
+# sizes that are not multiples of 16.
 # ruff: noqa: ANN001, ANN201
 # mypy: disable-error-code="no-untyped-def"
 
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def log1p(x):
-    """log(1 + x), with what 1 + x has rounded away put back."""
+    """Return log(1 + x), corrected for the rounding of 1 + x."""
     more = x + 1.0
     rest = tl.where(more < float("inf"), x / (more - 1.0), 1.0)
     return tl.where(more == 1.0, x, tl.log(more) * rest)
@@ -24,7 +24,7 @@ def log1p(x):
 
 @triton.jit
 def similarities(X, i, j, B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr):
-    """The tile of the table whose rows begin at i and whose columns begin at j."""
+    """Return the tile of the table whose rows begin at i and whose columns begin at j."""
     s = tl.zeros((B, B), dtype=tl.float32)
     each, depth = tl.arange(0, B), tl.arange(0, DEPTH)
     rows = X + (i + each).to(tl.int64)[:, None] * WIDTH + depth[None, :]
@@ -36,14 +36,14 @@ def similarities(X, i, j, B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.conste
 
 @triton.jit
 def band(begins, ends, i, B: tl.constexpr):
-    """Where the tiles of the band begin and end, for the tile of rows that holds row i."""
+    """Return where the band begins and ends, in whole tiles, for the tile of rows that holds row i."""
     tile = i // B
     return tl.load(begins + tile) // B * B, tl.cdiv(tl.load(ends + tile), B) * B
 
 
 @triton.jit
 def meeting(labels, i, j, N):
-    """Which pairs of a tile are positives, which negatives, and which exist at all."""
+    """Return the masks of the positives of a tile, of its negatives, and of the pairs that exist."""
     inside = (i < N)[:, None] & (j < N)[None, :]
     same = tl.load(labels + i)[:, None] == tl.load(labels + j)[None, :]
     positive = same & inside & (i[:, None] != j[None, :])
@@ -52,7 +52,7 @@ def meeting(labels, i, j, N):
 
 @triton.jit
 def place(columns, DIAGONAL: tl.constexpr):
-    """Which tile of a panel a program has: all of them in turn, or those on and above the diagonal."""
+    """Return the tile of this program: of all tiles of a panel, or of those on and above the diagonal."""
     turn = tl.program_id(0)
     if DIAGONAL:
         # Row r of the triangle and row −1 − r fill a line of columns + 1 tiles together.
@@ -70,7 +70,7 @@ def far_statistics(
     FAR: tl.constexpr, DIAGONAL: tl.constexpr, RAGGED: tl.constexpr,
     B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """What each far tile of a panel gives to the reductions of its rows, and of its columns."""
+    """Reduce each far tile of a panel, for its rows and for its columns."""
     row, column = place(columns, DIAGONAL)
     i, j = top + row * B, left + column * B
     if tl.load(keys + i + B - 1) < tl.load(keys + j):
@@ -87,7 +87,7 @@ def far_weights(
     FAR: tl.constexpr, DIAGONAL: tl.constexpr, RAGGED: tl.constexpr,
     B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """w_ij + w_ji for the pairs of each far tile of a panel: what x_j gives to the gradient of x_i."""
+    """Store w_ij + w_ji for the pairs of each far tile of a panel: the coefficient of x_j in the gradient of x_i."""
     row, column = place(columns, DIAGONAL)
     i, j = top + row * B, left + column * B
     if tl.load(keys + i + B - 1) < tl.load(keys + j):
@@ -107,7 +107,7 @@ def near_weights(
     X, labels, V, W, begins, ends, N, stride, top, left, end, side,
     NEAR: tl.constexpr, B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The same for the tiles of the band, which a program walks for one tile of rows."""
+    """Store the same for the tiles of the band; a program does those of one tile of rows."""
     i, each = top + tl.program_id(0) * B, tl.arange(0, B)
     rows = (i + each)[:, None]
     begin, stop = band(begins, ends, i, B)

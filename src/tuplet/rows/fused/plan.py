@@ -1,7 +1,7 @@
-"""The order of work: which reductions are made together, and in how many looks at the table.
+"""Plan: the order of work, in passes over the table that each compute several reductions.
 
 The batch is sorted by label, so the positives of a row lie in a narrow band of columns around it. Far from the band
-every pair is a negative: there an expression is a simpler one, and often a constant.
+every pair is a negative, so expressions are simpler there, and often constant.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from tuplet.rows.fused.trace import Traced, UntraceableError
 
 @dataclass(frozen=True)
 class Reduced:
-    """A reduction: what it gives of a row, and what of a pair it is made of, near the band and far from it."""
+    """A reduction: the values of a row that it gives, and its operand in the band and far from it."""
 
     op: str
     gives: tuple[Node, ...]
@@ -23,20 +23,20 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Reductions that are made in one walk over the table: over the tiles of the band, or over all of them."""
+class PassPlan:
+    """Reductions in one pass over the table: over the tiles of the band, or over all (`full`)."""
 
     full: bool
     reduced: tuple[Reduced, ...]
     rows: tuple[Node, ...]
-    """The numbers of a row that its pairs look at."""
+    """The values of a row that its pairs need."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All looks, and at the end the total and the count of each row and the weight of each pair."""
+    """All passes, and after them the total and the count of each row and the weight of each pair."""
 
-    looks: tuple[Look, ...]
+    passes: tuple[PassPlan, ...]
     total: Value
     count: Value
     near: Value
@@ -45,12 +45,12 @@ class Plan:
 
 
 def plan(traced: Traced, make: Expressions) -> Plan:
-    """Repeat until all is known: the reductions of the band that are ready, then the others that are."""
+    """Order the reductions: repeatedly those of the band that are ready, then the other ones."""
     negatives: dict[Node, Value] = {make.node("positive"): False, make.node("negative"): True}
     needed = reductions((traced.total, traced.count, traced.weight))
     far = {node: make.substitute(node.args[0], negatives) for node in needed}
     known: set[Node] = set()
-    looks = []
+    passes = []
     while not known.issuperset(far):
         for full in (False, True):
             ready = [
@@ -67,14 +67,14 @@ def plan(traced: Traced, make: Expressions) -> Plan:
                 if node not in peaks.values()
             )
             if reduced:
-                looks.append(Look(full, reduced, _rows(x for one in reduced for x in (one.near, one.far))))
+                passes.append(PassPlan(full, reduced, _rows(x for one in reduced for x in (one.near, one.far))))
                 known.update(ready)
-    if not looks:
-        raise UntraceableError("it makes nothing of a row")
+    if not passes:
+        raise UntraceableError("it reduces nothing")
     weight = make.substitute(traced.weight, negatives)
-    return Plan(tuple(looks), traced.total, traced.count, traced.weight, weight, _rows((traced.weight, weight)))
+    return Plan(tuple(passes), traced.total, traced.count, traced.weight, weight, _rows((traced.weight, weight)))
 
 
 def _rows(values: Iterable[Value]) -> tuple[Node, ...]:
-    """The numbers of a row that these values of pairs are made of."""
+    """Return the values of a row that these values of pairs are computed from."""
     return tuple(node for node in within(values, lambda node: level(node) == PAIR) if level(node) == ROW)

@@ -1,4 +1,4 @@
-"""Runs a program on a batch: sorts it by class, walks the looks, forms the gradient."""
+"""Run a program on a batch: sort it by class, make its passes, form the gradient."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from torch import Tensor
 from tuplet.rows.fused import kernels
 from tuplet.rows.fused.emit import Pass, Program
 
-# A tile of the table, and how many columns of the vectors are multiplied at once.
+# The side of a tile of the table, and the number of dimensions that are multiplied at once.
 TILE, DEPTH = 128, 64
 # How a product is spread over a multiprocessor: four warps leave room for two tiles, one of which is multiplied while
-# the other is looked at. The band's functions are longer, and few.
+# the other is reduced. The functions of the band are longer, and its tiles few.
 FAR, NEAR = {"num_warps": 4, "num_stages": 3}, {"num_warps": 8, "num_stages": 3}
 # The side of a panel, the part of the table whose weights lie in memory at once: at most 0.5 GiB in bf16.
 SIDE = 16_384
-# What is taken in at once of what far tiles gave: rows (a part of a tile), and tiles.
+# The rows (a part of a tile) and far tiles whose values are added at once.
 ROWS, SLOTS = 64, 32
 
 
@@ -30,35 +30,35 @@ class Panel(NamedTuple):
 
     @property
     def diagonal(self) -> bool:
-        """Whether it is its own mirror image."""
+        """Return whether it lies on the diagonal, and so is symmetric."""
         return self.top == self.left
 
     @property
     def columns(self) -> int:
-        """How many tiles it is wide."""
+        """The number of its columns of tiles."""
         return (self.right - self.left) // TILE
 
     def programs(self) -> tuple[int]:
-        """One for each tile, on the diagonal for half of them: see `kernels.place`."""
+        """Return the grid of programs: one for each tile, on the diagonal for half of them. See `kernels.place`."""
         rows = (self.bottom - self.top) // TILE
         return (-(-rows // 2) * (self.columns + 1) if self.diagonal else rows * self.columns,)
 
     def mirrored(self) -> "Panel":
-        """Its image on the other side of the diagonal."""
+        """Return the panel on the other side of the diagonal."""
         return Panel(self.left, self.right, self.top, self.bottom)
 
 
 class Batch:
-    """A batch, class by class and padded to whole tiles, and the numbers of its rows."""
+    """A batch, sorted by class and padded to whole tiles, and the values of its rows."""
 
     def __init__(self, program: Program, x: Tensor, labels: Tensor) -> None:
         self.program, (self.size, self.width) = program, x.shape
         self.rows, wide = _up(self.size, TILE), _up(self.width, DEPTH)
-        # Sixteen bits of a label bring its class together, if rarely with another, and are sorted in a few launches.
+        # Sixteen bits of a label bring a class together, rarely two classes, and are sorted in a few launches.
         self.keys, self.order = labels.to(torch.int16).sort(stable=True)
         self.labels, self.vectors = labels[self.order], x.index_select(0, self.order)
         if not x.is_cuda:
-            # The interpreter multiplies no bf16.
+            # The interpreter cannot multiply bf16.
             self.vectors = self.vectors.float()
         if (self.rows, wide) != (self.size, self.width):
             more = self.rows - self.size
@@ -76,18 +76,18 @@ class Batch:
         self.far: dict[str, Any] = {**self.tiles, **FAR, "RAGGED": self.rows != self.size}
 
     def panels(self) -> Iterator[Panel]:
-        """The table on and above its diagonal."""
+        """Yield the panels on and above the diagonal."""
         cuts = [(a, min(a + self.side, self.rows)) for a in range(0, self.rows, self.side)]
         return (Panel(*a, *b) for n, a in enumerate(cuts) for b in cuts[n:])
 
-    def look(self, one: Pass) -> None:
-        """Make the numbers of one pass."""
+    def run_pass(self, one: Pass) -> None:
+        """Compute the values of one pass."""
         one.band[(self.rows // TILE,)](
             self.vectors, self.labels, self.computed, self.reduced, *self.band, self.size, self.rows,
             **self.tiles, **NEAR,
         )  # fmt: skip
         if one.far is not None:
-            # For each number, row and far tile what the tile gave to the row: of rows from above, of columns from left.
+            # The values of each row from each far tile: those of tiles in its row, and those of mirrored tiles.
             given = self.reduced.new_empty((2, one.reduced, self.side // TILE, self.side))
             for panel in self.panels():
                 across, down = given[:1].expand_as(given) if panel.diagonal else given
@@ -102,14 +102,14 @@ class Batch:
             one.rows[(self.rows // TILE,)](self.reduced, self.computed, self.rows, BLOCK=TILE)
 
     def fold(self, one: Pass, given: Tensor, panel: Panel) -> None:
-        """Take what the far tiles of a panel gave into the numbers of its rows."""
+        """Add the values of the far tiles of a panel to those of its rows."""
         one.fold[((panel.bottom - panel.top) // ROWS,)](
             given, self.reduced, *self.band, given.stride(0), self.side, panel.columns, self.rows, panel.top,
             panel.left, B=TILE, SLOTS=SLOTS, ROWS=ROWS,
         )  # fmt: skip
 
     def gradient(self) -> Tensor:
-        """(W + Wᵀ)·X, panel by panel."""
+        """Return (W + Wᵀ)·X, computed panel by panel."""
         weights = self.vectors.new_empty((self.side, self.side), dtype=torch.bfloat16)
         parts: dict[int, Tensor] = {}
         for panel in self.panels():
@@ -133,12 +133,12 @@ class Batch:
 
 
 def _up(n: int, step: int) -> int:
-    """The next multiple of a step."""
+    """Round n up to a multiple of `step`."""
     return -(-n // step) * step
 
 
 def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """so_far + a·b, in float32."""
+    """Return so_far + a·b, in float32."""
     kind: dict[str, Any] = {"out_dtype": torch.float32}
     if not a.is_cuda:
         a, b, kind = a.float(), b.float(), {}
@@ -146,10 +146,10 @@ def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 
 def run(program: Program, x: Tensor, labels: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Σ totals, Σ counts and, where wanted, the gradient by x."""
+    """Return Σ totals, Σ counts and, where wanted, the gradient by x."""
     with torch.cuda.device_of(x):
         batch = Batch(program, x, labels)
         for one in program.passes:
-            batch.look(one)
+            batch.run_pass(one)
         total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)
         return total, count, batch.gradient() if wanted else None

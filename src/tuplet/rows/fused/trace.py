@@ -1,7 +1,7 @@
-"""From a row function to expressions: the function is run on a tiny table, and what it did is read off.
+"""Trace a row function: run it on a tiny table, and record its operations as expressions.
 
-Only what is the same for a table of any size counts: it is run at two sizes, and every operation must be one that is
-known here. A function that does anything else has no program, and the engine walks it block by block as ever.
+It is traced at two sizes, and only operations that are the same for both and known here make a program. For any other
+function the engine takes another path.
 """
 
 import operator
@@ -19,7 +19,7 @@ from tuplet.rows.fused.expressions import LEAVES, LOG2E, Expressions, Value, is_
 
 
 class UntraceableError(Exception):
-    """The row function does something that has no place in a program."""
+    """The row function does something that a program cannot."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Traced:
 
 
 def trace(rows: Callable[..., Any], make: Expressions) -> Traced:
-    """The expressions of rows(table, positive, negative)."""
+    """Return the expressions of rows(table, positive, negative)."""
     traced, again = (Traced(*_Reader(make, *size).read(rows)) for size in ((5, 7), (11, 13)))
-    # Equal expressions are one object, so this also finds numbers that were taken from a shape.
+    # Equal expressions are one object, so this also finds numbers that were read from a shape.
     if traced != again:
         raise UntraceableError("what it does depends on the size of the table")
     return traced
 
 
 def _graph(rows: Callable[..., Any], R: int, M: int) -> fx.Graph:
-    """What a row function and its derivative do to a table of R rows and M columns."""
+    """Return the graph of a row function and its derivative, for a table of R rows and M columns."""
 
     def whole(table: Tensor, positive: Tensor, negative: Tensor) -> Any:
         def function(table: Tensor) -> Any:
@@ -59,12 +59,12 @@ def _graph(rows: Callable[..., Any], R: int, M: int) -> fx.Graph:
             traced = make_fx(functional, decomposition_table=decomposed)
             return traced(torch.zeros(R, M), *torch.zeros(2, R, M, dtype=torch.bool)).graph
     except Exception as error:
-        # Whatever is wrong with the function will be said where it is called on the whole batch.
+        # A mistake in the function raises its own error where it is called on the whole batch.
         raise UntraceableError(f"it cannot be run on a tiny table: {error}") from error
 
 
 class _WithoutValues(TorchDispatchMode):
-    """Refuses to turn a tensor into a Python number, which would become a part of the program."""
+    """Refuse to turn a tensor into a Python number, which would become a constant of the program."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -72,12 +72,12 @@ class _WithoutValues(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# Operations of aten, by name. These leave the values alone, and the shapes are looked at anyway:
+# Operations of aten, by name. These keep the values; shapes are checked in any case:
 _SAME = {
     "detach", "alias", "clone", "contiguous", "unsqueeze", "expand", "squeeze", "view", "reshape", "_unsafe_view",
     "lift_fresh_copy", "_to_copy",
 }  # fmt: skip
-# these give a constant:
+# these return a constant:
 _FILLED = {"ones_like": 1.0, "ones": 1.0, "new_ones": 1.0, "zeros_like": 0.0, "zeros": 0.0, "new_zeros": 0.0}
 _FULL = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}
 # these are operations of `expressions`:
@@ -86,7 +86,7 @@ _PLAIN = {
     **{f"{kind}_{name}": name for kind in ("bitwise", "logical") for name in ("and", "or", "not")},
     "where": "where",
 }
-# and these are made of them, m("name", …) making one.
+# and these are composed of them; m("name", …) makes one.
 _MADE: dict[str, Callable[..., Value]] = {
     "add": lambda m, a, b, alpha=1.0: m("add", a, m("mul", b, alpha)),
     "sub": lambda m, a, b, alpha=1.0: m("add", a, m("mul", b, -alpha)),
@@ -117,7 +117,7 @@ _MADE: dict[str, Callable[..., Value]] = {
         "mul", gradient, _MADE["sigmoid"](m, m("mul", x, beta))
     ),
 }
-# Reductions of a row; a smallest is a largest, and any is the largest truth.
+# Reductions of a row; a minimum is a maximum of negatives, and `any` the maximum of truth values.
 _REDUCED: dict[str, Callable[..., Value]] = {
     "sum": lambda m, x: m("sum", x),
     "amax": lambda m, x: m("max", x),
@@ -130,14 +130,14 @@ _REDUCED: dict[str, Callable[..., Value]] = {
 
 
 class _Reader:
-    """Reads the graph of a function of tables of R rows and M columns."""
+    """Reads the graph of a function of a table of R rows and M columns."""
 
     def __init__(self, make: Expressions, R: int, M: int) -> None:
         self.make, self.R, self.M = make.make, R, M
         self.values: dict[fx.Node, Any] = {}
 
     def read(self, rows: Callable[..., Any]) -> list[Value]:
-        """Total, count and weight."""
+        """Return total, count and weight."""
         graph = _graph(rows, self.R, self.M)
         for node in graph.nodes:
             if node.op == "call_function" and getattr(getattr(node.target, "_schema", None), "is_mutable", False):
@@ -150,7 +150,7 @@ class _Reader:
                 return [self.values[x] for x in node.args[0]]
             self._check(node)
             self.values[node] = self.make(next(leaves)) if node.op == "placeholder" else self._value(node)
-        raise AssertionError("a graph ends with its output")
+        raise AssertionError("a graph without output")
 
     def _check(self, node: fx.Node) -> None:
         if node.op not in ("placeholder", "call_function"):
@@ -180,10 +180,10 @@ class _Reader:
             return args[0] if args[1] == 1 else self.make("mul", args[0], args[0])
         if name in _REDUCED:
             return self._reduced(node, name, args)
-        raise UntraceableError(f"{node.target} is not known here")
+        raise UntraceableError(f"{node.target} is not supported")
 
     def _converted(self, node: fx.Node, x: Any) -> Value:
-        """In the type of the node: a truth value, or a number."""
+        """Convert to the type of the node: a truth value, or a number."""
         dtype, source = node.meta["val"].dtype, node.args[0]
         if dtype == torch.bool:
             return x if is_bool(x) else self.make("not", self.make("eq", x, 0.0))
@@ -196,7 +196,7 @@ class _Reader:
         if tuple(source.meta["val"].shape) != (self.R, self.M) or args[1:2] not in ([1], [-1], [[1]], [[-1]]):
             raise UntraceableError(f"{node.target} does not reduce rows")
         if name == "amax" and _source(source) in self.peaks:
-            # In the unit of the powers of 2 that will be summed, so that one look gives both.
+            # In the unit of the powers of 2 that will be summed, so that one pass computes both.
             return self.make("mul", self.make("max", self.make("mul", args[0], LOG2E)), 1 / LOG2E)
         if _sums_powers(node):
             x, c = (self.values[y] for y in source.args[0].args)
@@ -210,19 +210,19 @@ class _Reader:
 
 
 def _plain(x: Any) -> Any:
-    """Whole numbers as floats; truth values, and whatever else, as they are."""
+    """Convert whole numbers to floats; return truth values and everything else unchanged."""
     return float(x) if type(x) is int else x
 
 
 def _source(node: Any) -> Any:
-    """The node whose values these are."""
+    """Return the node that the values come from, behind detach and alias."""
     while node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
         node = node.args[0]
     return node
 
 
 def _sums_powers(node: Any) -> bool:
-    """Whether it is Σ exp(x − c), of which c may be the largest x."""
+    """Return whether a node is Σ exp(x − c), where c may be the largest x."""
     for step in (torch.ops.aten.sum.dim_IntList, torch.ops.aten.exp.default):
         if node.target is not step:
             return False

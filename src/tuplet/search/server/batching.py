@@ -1,4 +1,4 @@
-"""Concurrent requests answered together: what arrives while a batch is worked on becomes the next batch."""
+"""Process concurrent requests in batches: requests that arrive during one batch form the next."""
 
 import asyncio
 from collections import deque
@@ -13,21 +13,26 @@ B = TypeVar("B")
 
 
 class Batcher(Generic[A, B]):
-    """Calls `work` on lists of items in a thread of its own, one list at a time; nothing waits longer than it must.
+    """Call a function on batches of items, one batch at a time, in a thread of its own.
 
-    An error that `work` gives in the place of a result is raised to the one who asked for it.
+    The function gets the items, and a function that tells whether somebody still waits for the item at a place. It
+    returns a result for each item, or an exception, which is raised to the caller with that item.
 
-    >>> async def three():
-    ...     double = Batcher(lambda numbers: [2 * n for n in numbers], largest=2, waiting=10, what="numbers")
+    >>> async def double_three_numbers():
+    ...     double = Batcher(lambda numbers, _: [2 * n for n in numbers], max_batch=2, max_waiting=10, what="numbers")
     ...     return await asyncio.gather(double(1), double(2), double(3))
-    >>> asyncio.run(three())
+    >>> asyncio.run(double_three_numbers())
     [2, 4, 6]
     """
 
     def __init__(
-        self, work: Callable[[list[A]], Sequence[B | Exception]], largest: int, waiting: int, what: str
+        self,
+        function: Callable[[list[A], Callable[[int], bool]], Sequence[B | Exception]],
+        max_batch: int,
+        max_waiting: int,
+        what: str,
     ) -> None:
-        self._work, self._largest, self._limit, self._what = work, largest, waiting, what
+        self._function, self._max_batch, self._max_waiting, self._what = function, max_batch, max_waiting, what
         self._waiting: deque[tuple[A, asyncio.Future[B]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=what)
         self._task: asyncio.Task[None] | None = None
@@ -35,37 +40,45 @@ class Batcher(Generic[A, B]):
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def close(self) -> None:
+        """Drop what waits, and return when the thread has finished its batch."""
+        self._thread.shutdown(cancel_futures=True)
+
     async def __call__(self, item: A) -> B:
-        """What `work` gives for this item; refused where too many wait already."""
-        if len(self._waiting) >= self._limit:
-            raise busy(self._what, self._limit)
+        """Return the result for one item; refuse it if too many wait already."""
+        if len(self._waiting) >= self._max_waiting:
+            raise busy(self._what, self._max_waiting)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[B] = loop.create_future()
         self._waiting.append((item, future))
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._drain(loop))
+            self._task = loop.create_task(self._run_batches(loop))
         return await future
 
-    async def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _run_batches(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             batch: list[tuple[A, asyncio.Future[B]]] = []
-            while self._waiting and len(batch) < self._largest:
+            while self._waiting and len(batch) < self._max_batch:
                 item, future = self._waiting.popleft()
-                if not future.done():  # who asked may have given up
+                if not future.done():  # the caller may have given up
                     batch.append((item, future))
             if not batch:
                 continue
+            results: Sequence[B | Exception]
+            futures = [future for _, future in batch]
             try:
-                results = await loop.run_in_executor(self._thread, self._work, [item for item, _ in batch])
+                results = await loop.run_in_executor(
+                    self._thread,
+                    self._function,
+                    [item for item, _ in batch],
+                    lambda place, futures=futures: not futures[place].done(),
+                )
             except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-            else:
-                for (_, future), result in zip(batch, results, strict=True):
-                    if future.done():
-                        continue
-                    if isinstance(result, Exception):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
+                results = [error] * len(batch)
+            for future, result in zip(futures, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)

@@ -1,37 +1,43 @@
-"""What the server takes on, and how it says no."""
+"""The limits of the server, and its refusals."""
 
 from dataclasses import dataclass
 from typing import Any
 
-#: What a refusal looks like, and what each status means here.
+#: The JSON schema of a refusal, and the meaning of each status.
 PROBLEM = {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
 REASONS = {
     401: "the token is missing or wrong",
-    404: "the index holds no such item",
+    403: "the server does not show originals",
+    404: "the index has no such item",
     408: "the body came too slowly",
-    409: "the index takes no photographs",
-    413: "too many bytes or pixels",
-    415: "no photograph that can be read",
-    422: "a parameter is missing or wrong",
+    409: "the index takes no images",
+    413: "too many bytes or pixels, or too long to decode",
+    415: "not an image that can be read",
+    422: "a parameter is missing, wrong or over a limit",
     503: "busy: try again",
 }
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request may ask for, and how many may wait."""
+    """Limits on the size of a request and on the number of requests that wait."""
 
-    bytes: int = 10 * 2**20  # of a photograph, or of any other body
-    pixels: int = 50_000_000  # of a photograph, once decoded
-    photographs: int = 32  # that are being decoded or wait for the model
-    searches: int = 1024  # that wait for the index
+    bytes: int = 10 * 2**20  # of an image, or of any other body
+    pixels: int = 50_000_000  # of an image after decoding
+    memory: int = 2**30  # bytes, to decode all images at the same time
+    images: int = 32  # being decoded or waiting for the model
+    searches: int = 1024  # waiting for the index
+    distinct: int = 64  # of them, those that leave out near-duplicates
     results: int = 200  # of one search
-    seconds: float = 10.0  # for sending a body, and then for its answer
-    batch: int = 16  # photographs that are embedded together
+    values: int = 256  # in the filter of one search
+    seconds: float = 10.0  # to send the headers, then the body, and then to answer it
+    connections: int = 512  # in all, or half as many as the process may open files if that is less
+    client_connections: int = 256  # of one address
+    batch: int = 16  # images that are embedded together
 
 
 class RefusalError(Exception):
-    """A request that gets no answer: a status, and one sentence that says why and what to do."""
+    """A refused request: a status, and a sentence with the reason and the remedy."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -39,20 +45,20 @@ class RefusalError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to come back, where coming back helps."""
+        """The headers of the answer: Retry-After if trying again helps."""
         return {"Retry-After": "1"} if self.status == 503 else {}
 
 
 def busy(what: str, limit: int) -> RefusalError:
-    """The refusal where too many wait.
+    """Return the refusal for when too many requests wait.
 
-    >>> busy("photographs", 32).sentence
-    'the server is busy: 32 photographs are waiting; try again in a second'
+    >>> busy("images", 32).sentence
+    'the server is busy: 32 images are waiting; try again in a second'
     """
     return RefusalError(503, f"the server is busy: {limit:,} {what} are waiting; try again in a second")
 
 
 def may_refuse(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """These refusals for the description of a route, with those that every route may answer."""
+    """Return the OpenAPI description of a route's refusals; 401 and 422 are always among them."""
     content = {"application/json": {"schema": PROBLEM}}
     return {status: {"description": REASONS[status], "content": content} for status in sorted({401, 422, *statuses})}

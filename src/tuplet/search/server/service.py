@@ -1,46 +1,55 @@
-"""What the server does, without HTTP: photographs to vectors in batches, vectors to hits in batches, within limits."""
+"""The work of the server without HTTP: embed images and search for vectors, in batches and within limits."""
 
 import asyncio
-import io
 import json
+import random
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+import torch
 from torch import Tensor
 
-from tuplet.data.decode import read_image
+from tuplet.cancel import cancel_when
+from tuplet.cancel import check as check_cancelled
+from tuplet.embedding import embed_pixels
+from tuplet.images.crop import thumbnail
+from tuplet.images.decode import read_image
+from tuplet.images.process import RefusedImageError, make_decoder
 from tuplet.models import Embedder
-from tuplet.search.incoming import choices, is_plain, query_vectors
-from tuplet.search.index import Index
-from tuplet.search.opening import Searchable
-from tuplet.search.pictures import embed, pixels
+from tuplet.search.base import Searchable
+from tuplet.search.filters import as_json
+from tuplet.search.ingest import file_of
+from tuplet.search.inputs import choices, is_plain, query_vectors
 from tuplet.search.results import Hit
 from tuplet.search.server.batching import Batcher
 from tuplet.search.server.limits import Limits, RefusalError, busy
 from tuplet.search.server.metrics import Metrics
+from tuplet.search.server.middleware import Receive
 
-#: What may be uploaded. Pillow reads more, some of it by starting other programs.
-Image.init()
-FORMATS = tuple(
-    name for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF") if name in Image.OPEN
-)
-#: How old the server's view of an index that others write to may be.
+#: Images that are decoded at the same time, each in a process of its own.
+DECODERS = 2
+#: The longer side of the image of an item's file.
+ORIGINAL_SIZE = 1600
+#: Look for changes of the index at most this often.
 STALE_SECONDS = 1.0
-#: How old the counts of labels may be where the index, as a Milvus does, says nothing of its changes.
+#: Count the labels again after this time if the index, like Milvus, does not report its changes.
 RECOUNT_SECONDS = 60.0
+#: Tells whether somebody still waits for the result at a place of a batch.
+IsWanted: TypeAlias = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A search: the vector, how many, and under what conditions, as JSON so that equal ones can be told."""
+class SearchRequest:
+    """A search for one vector; `where` is JSON text, so that equal filters can be grouped."""
 
     vector: np.ndarray
     k: int
@@ -49,47 +58,79 @@ class Ask:
 
 
 class Service:
-    """An index with its model, ready to answer many at once."""
+    """An index with its model, ready to answer many requests at once."""
 
-    def __init__(self, index: Searchable, limits: Limits) -> None:
-        self.index, self.limits, self.metrics = index, limits, Metrics()
+    def __init__(self, index: Searchable, limits: Limits, originals: bool = False) -> None:
+        self.index, self.limits, self.metrics, self.originals = index, limits, Metrics(), originals
         self.embedder = self._own_embedder()
-        self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.photographs, "photographs")
-        self.searches: Batcher[Ask, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
-        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decoding")
-        self._photographs, self._fresh, self._refreshing = 0, time.monotonic(), threading.Lock()
+        self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.images, "images")
+        self.searches: Batcher[SearchRequest, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
+        # They take longer than others, which must not wait for them.
+        self.distinct_searches: Batcher[SearchRequest, list[Hit]] = Batcher(
+            self._search, 8, limits.distinct, "searches for distinct results"
+        )
+        # It ends in time to say so.
+        self._pool = make_decoder(DECODERS, limits.pixels, limits.seconds / 2, limits.memory)
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
+        self._images, self._refreshed, self._lock = 0, time.monotonic(), threading.Lock()
         self._labels: dict[Any, int] | None = None
+        self._counting = asyncio.Lock()
         self._counted = 0.0
-        self._state, self._is_lost = 0, False  # how many states of the index there were; whether it can be read
+        self._changes, self._is_lost = 0, False  # the changes of the index so far; True while it cannot be read
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """A place for one photograph, before any of its bytes is read."""
-        if self.embedder is None:
+    def image_slot(self, search: bool = True) -> Iterator[None]:
+        """Reserve a place for one image, before any of its bytes is read; `search` needs the model."""
+        if search and self.embedder is None:
             raise RefusalError(409, "this index holds plain vectors and no model; search with a vector or an item")
-        if self._photographs >= self.limits.photographs:
-            raise busy("photographs", self.limits.photographs)
-        self._photographs += 1
+        if self._images >= self.limits.images:
+            raise busy("images", self.limits.images)
+        self._images += 1
         try:
             yield
         finally:
-            self._photographs -= 1
+            self._images -= 1
+
+    def start(self) -> None:
+        """Start the processes that decode images, so that the first image need not wait for them."""
+        if self.embedder is not None:
+            self._pool.start()
+
+    def close(self) -> None:
+        """Return when the threads have finished what they are doing; nothing new is begun."""
+        self._pool.close()
+        self._decoders.shutdown(cancel_futures=True)
+        for batcher in (self.embeds, self.searches, self.distinct_searches):
+            batcher.close()
 
     @asynccontextmanager
-    async def in_time(self) -> AsyncIterator[None]:
-        """The time that an answer may take."""
+    async def time_limit(self, receive: Receive) -> AsyncIterator[None]:
+        """Refuse a request whose answer takes too long, and give up one whose client is gone.
+
+        `receive` is the request's, whose body has been read.
+        """
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                yield
+            async with asyncio.timeout(self.limits.seconds) as limit:
+
+                async def watch() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    limit.reschedule(0)
+
+                watcher = asyncio.create_task(watch())
+                try:
+                    yield
+                finally:
+                    watcher.cancel()
         except TimeoutError:
             raise RefusalError(
                 503, f"no answer within {self.limits.seconds:g} s: the server is busy; try again in a second"
             ) from None
 
     @asynccontextmanager
-    async def one_index(self) -> AsyncIterator[None]:
-        """One index for a whole answer, the latest: what was made for another must not be searched for in it."""
-        await self.latest()
+    async def same_index(self) -> AsyncIterator[None]:
+        """Refuse a request if another index takes the place of this one before the answer is complete."""
+        await self.refresh()
         before = self._identity()
         try:
             yield
@@ -99,51 +140,92 @@ class Service:
         if self._identity() != before:
             raise RefusalError(503, "another index took the place of this one; try again in a second")
 
-    async def photograph(self, body: bytes, mirror: bool) -> np.ndarray:
-        """The vector of a photograph, or the average of its own and its mirror image's."""
+    async def image_vector(self, body: bytes, mirror: bool) -> np.ndarray:
+        """Return the vector of an image, averaged with that of its mirror image if `mirror`."""
         loop = asyncio.get_running_loop()
         views = await loop.run_in_executor(self._decoders, self._decode, body, mirror)
         vectors = await asyncio.gather(*(self.embeds(view) for view in views))
         index = self.index
         return query_vectors(np.stack(vectors)[None], index.dim, index.metric, lambda: index.embedder)[0]
 
-    def vector(self, numbers: list[float]) -> np.ndarray:
-        """A vector that was sent."""
+    def check_vector(self, numbers: list[float]) -> np.ndarray:
+        """Return the numbers as a vector; refuse them if they do not fit the index."""
         if len(numbers) != self.index.dim:
             raise RefusalError(422, f"the vector has {len(numbers)} numbers; this index takes {self.index.dim}")
         with np.errstate(over="ignore"):
             vector = np.array(numbers, np.float32)
         if not np.isfinite(vector).all():
-            raise RefusalError(422, "the vector holds a number that is not finite in float32; send finite ones")
+            raise RefusalError(422, "the vector has a number that is not finite in float32; send finite ones")
         return vector
 
-    async def item(self, name: str) -> np.ndarray:
-        """The vector of an item of the index."""
+    async def item_vector(self, id: str) -> np.ndarray:
+        """Return the vector of an item of the index."""
         try:
-            return (await asyncio.to_thread(self.index.vectors, [name]))[0]
+            return (await asyncio.to_thread(self.index.vectors, [id]))[0]
         except ValueError:
-            raise RefusalError(404, f"the index holds no {name[:80]!r}; ids are those of search results") from None
+            raise RefusalError(404, f"the index has no id {id[:80]!r}; use the ids of search results") from None
 
-    async def picture(self, name: str) -> bytes:
-        """The small picture of an item."""
-        await self.latest()
-        picture = await asyncio.to_thread(self.index.picture, name)
-        if picture is None:
-            raise RefusalError(404, f"the index holds no picture of {name[:80]!r}")
-        return picture
+    async def thumbnail(self, id: str) -> bytes:
+        """Return the thumbnail of an item."""
+        await self.refresh()
+        small = await asyncio.to_thread(self.index.thumbnail, id)
+        if small is None:
+            raise RefusalError(404, f"the index has no thumbnail of {id[:80]!r}")
+        return small
+
+    async def preview(self, body: bytes) -> bytes:
+        """Return a thumbnail of an image to search with, for browsers that cannot show its format."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, self._preview, body)
+
+    def _preview(self, body: bytes) -> bytes:
+        with _refused():
+            return self._pool.thumbnail(body)
+
+    async def original(self, id: str) -> bytes:
+        """Return the image of an item's file, at most `ORIGINAL_SIZE` pixels wide or high."""
+        if not self.originals:
+            raise RefusalError(403, "this server shows thumbnails only; tuplet serve --originals shows more")
+        await self.refresh()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoders, self._original, id)
+
+    def _original(self, id: str) -> bytes:
+        """Decode and encode, so that no file that is not an image is ever sent."""
+        try:
+            path = str(file_of(self.index.metadata([id])[0]).get("path", ""))
+            return thumbnail(read_image(path), size=ORIGINAL_SIZE)
+        except ValueError:  # an image that cannot be read, or an id that is not there
+            raise RefusalError(404, f"the file of {id[:80]!r} cannot be shown: it is gone or no image") from None
+
+    async def starting_items(self, k: int) -> list[Hit]:
+        """Return items to start from: one of each class, then a second one of each, then any."""
+        labels = [label for label in await self.labels() if is_plain(label)]
+        labels = random.sample(labels, min(k, len(labels)))
+        vector = np.random.default_rng().normal(size=self.index.dim).astype(np.float32)
+        each = -(-k // len(labels)) if labels else 0
+        wheres = [(each, json.dumps({"label": label})) for label in labels] + [(k, "{}")]
+        found = await asyncio.gather(*(self.search(SearchRequest(vector, n, where)) for n, where in wheres))
+        *classes, others = found
+        rounds = [hit for hits in zip_longest(*classes) for hit in hits if hit is not None]
+        return list({hit.id: hit for hit in (*rounds, *others)}.values())[:k]
 
     async def labels(self) -> dict[Any, int]:
-        """How many items have each label."""
-        await self.latest()
-        if self._labels is None or time.monotonic() - self._counted > RECOUNT_SECONDS:
-            begun, state, counts = time.monotonic(), self._state, await asyncio.to_thread(self.index.counts)
-            if state != self._state:
-                return counts
-            self._labels, self._counted = counts, begun
-        return self._labels
+        """Return the number of items with each label."""
+        await self.refresh()
+        async with self._counting:  # one thread counts, however many ask
+            if self._labels is None or time.monotonic() - self._counted > RECOUNT_SECONDS:
+                begun, changes, counts = time.monotonic(), self._changes, await asyncio.to_thread(self.index.counts)
+                if changes != self._changes:
+                    return counts
+                self._labels, self._counted = counts, begun
+            return self._labels
 
-    def where(self, labels: list[str], conditions: str | None) -> str:
-        """The conditions of a search as JSON, from labels as text and from a JSON object of metadata."""
+    async def search(self, request: SearchRequest) -> list[Hit]:
+        """Search together with the other requests that wait."""
+        return await (self.searches if request.distinct is None else self.distinct_searches)(request)
+
+    def where_json(self, labels: list[str], conditions: str | None) -> str:
+        """Return the filter of a search as JSON text, from labels and a JSON object of metadata."""
         try:
             wanted = json.loads(conditions or "{}")
         except (ValueError, RecursionError):
@@ -152,132 +234,161 @@ class Service:
             raise RefusalError(
                 422, 'where must be a JSON object of text, numbers, booleans or lists of them: {"year": [2011, 2012]}'
             )
+        values = len(labels) + sum(len(choices(each)) for each in wanted.values())
+        if values > self.limits.values:
+            raise RefusalError(422, f"the filter has {values:,} values; at most {self.limits.values:,} are allowed")
         if labels:
-            also = choices(wanted["label"]) if "label" in wanted else None
-            named = [value for label in labels for value in _readings(label)]
-            wanted["label"] = [value for value in named if also is None or value in also]
+            named = [value for label in labels for value in _label_values(label)]
+            if "label" in wanted:
+                also = {as_json(value) for value in choices(wanted["label"])}
+                named = [value for value in named if as_json(value) in also]
+            wanted["label"] = named
         return json.dumps(wanted, sort_keys=True)
 
     def about(self) -> dict[str, Any]:
-        """What the index is."""
+        """Return the size, metric and limits of the index."""
         self._refresh()
-        approximate = self.index.approximate if isinstance(self.index, Index) else None
+        approximate = self.index.approximate
         return {
             "vectors": len(self.index),
             "dim": self.index.dim,
             "metric": self.index.metric,
-            "photographs": self.embedder is not None,
+            "scores": self._scores(),
+            "images": self.embedder is not None,
+            "originals": self.originals,
             "approximate": None if approximate is None else str(approximate),
-            "limits": {"bytes": self.limits.bytes, "pixels": self.limits.pixels, "results": self.limits.results},
+            "limits": {name: getattr(self.limits, name) for name in ("bytes", "pixels", "results", "values")},
         }
 
-    def gauges(self) -> dict[str, tuple[float, str]]:
-        """The present values among the metrics."""
+    def _scores(self) -> str:
+        """Say what a score means."""
+        unit = self.embedder is not None and bool(self.embedder.config.normalize)
+        if self.index.metric == "euclidean":
+            return "minus the distance of the vectors: 0 is the same, lower is farther"
+        if self.index.metric == "cosine" or unit:
+            return "cosine similarity: 1 is the same, about 0 unrelated"
+        return "dot product of the vectors: higher is nearer"
+
+    def gauges(self) -> dict[str, float]:
+        """Return the present values of the metrics that are not counts."""
         self._refresh()
         return {
-            "tuplet_vectors": (len(self.index), "Vectors in the index."),
-            "tuplet_photographs_in_progress": (self._photographs, "Photographs being read, decoded or embedded."),
-            "tuplet_searches_waiting": (len(self.searches), "Searches that wait for the index."),
+            "tuplet_vectors": len(self.index),
+            "tuplet_images_in_progress": self._images,
+            "tuplet_searches_waiting": len(self.searches) + len(self.distinct_searches),
         }
 
-    async def latest(self) -> None:
-        """Go to the latest state of the index, in a thread if that takes a look at the disk."""
+    async def refresh(self) -> None:
+        """Load the latest state of the index, in a thread if the disk must be read."""
         if self._is_stale() or self._is_lost:
             await asyncio.to_thread(self._refresh)
 
     def _is_stale(self) -> bool:
-        return time.monotonic() - self._fresh > STALE_SECONDS
+        return time.monotonic() - self._refreshed > STALE_SECONDS
 
     def _refresh(self) -> None:
-        """Go to the latest state; another index in the place of this one brings its own model."""
-        with self._refreshing:
+        """Load the latest state; another index in the place of this one brings its own model."""
+        with self._lock:
             if self._is_stale():
-                self._fresh = time.monotonic()
+                self._refreshed = time.monotonic()
                 try:
                     if self.index.refresh() or self._is_lost:
-                        self._state, self._labels = self._state + 1, None
+                        self._changes, self._labels = self._changes + 1, None
                         self.embedder = self._own_embedder()
                     self._is_lost = False
-                except Exception as error:  # with whatever is wrong, the model before must not answer for this index
+                except Exception as error:  # whatever is wrong, the old model must not answer for a new index
                     print(f"tuplet: {error}", file=sys.stderr)
                     self._is_lost = True
             if self._is_lost:
-                raise RefusalError(503, "the index cannot be read now, as the server's log says; try again in a second")
+                raise RefusalError(503, "the index cannot be read now, see the server's log; try again in a second")
 
     def _identity(self) -> tuple[str, Embedder | None]:
-        """Which index this is, however it grows, and the model that it is searched with."""
-        return self.index.snapshot.manifest.born if isinstance(self.index, Index) else "", self.embedder
+        """Return what changes if another index takes the place of this one: its uid and its model."""
+        return self.index.manifest.uid, self.embedder
 
     def _own_embedder(self) -> Embedder | None:
         return self.index.embedder.eval() if self.index.has_model else None
 
     def _decode(self, body: bytes, mirror: bool) -> list[Tensor]:
         assert self.embedder is not None
-        try:
-            with Image.open(io.BytesIO(body), formats=FORMATS) as image:
-                width, height = image.size
-        except UnidentifiedImageError:
-            raise RefusalError(415, "the body is no photograph; send JPEG, PNG, WebP or the like") from None
-        except Image.DecompressionBombError:  # of so many that Pillow does not say how wide and how high
-            raise RefusalError(413, "the photograph has too many pixels; send a smaller one") from None
-        except Exception as error:  # Pillow's readers of headers raise anything
-            raise RefusalError(415, f"the photograph cannot be read: {_reason(error)}; send another") from None
-        if width * height > self.limits.pixels:
-            raise RefusalError(
-                413, f"the photograph has {width}×{height} pixels, over {self.limits.pixels:,}; send a smaller one"
-            )
-        try:
-            picture = pixels(read_image(body), self.embedder)
-        except ValueError as error:
-            raise RefusalError(
-                415, f"the photograph cannot be read: {_reason(error.__cause__ or error)}; send another"
-            ) from None
-        return [picture, picture.flip(-1)] if mirror else [picture]
+        assert self.embedder.preprocessing is not None
+        with _refused():
+            image = torch.from_numpy(self._pool.decode(body, self.embedder.preprocessing.crop).copy())
+        return [image, image.flip(-1)] if mirror else [image]
 
-    def _embed(self, pictures: list[Tensor]) -> list[np.ndarray]:
+    def _embed(self, images: list[Tensor], is_wanted: IsWanted) -> list[np.ndarray]:
         assert self.embedder is not None
         begun = time.perf_counter()
-        vectors = embed(pictures, self.embedder).numpy()
+        vectors = embed_pixels(self.embedder, images).numpy()
         self.metrics.observe("tuplet_embed_seconds", time.perf_counter() - begun)
-        self.metrics.observe("tuplet_embed_batch", len(pictures))
+        self.metrics.observe("tuplet_embed_batch", len(images))
         return list(vectors)
 
-    def _search(self, asks: list[Ask]) -> list[list[Hit] | Exception]:
-        """Searches under the same conditions are one; where it fails, the others do not."""
+    def _search(self, requests: list[SearchRequest], is_wanted: IsWanted) -> list[list[Hit] | Exception]:
+        """Run searches with the same options together. If one group fails, the others do not.
+
+        A group is stopped once nobody waits for any of its results.
+        """
         begun = time.perf_counter()
         self._refresh()
         groups: dict[tuple[int, str, float | None], list[int]] = {}
-        for place, ask in enumerate(asks):
-            groups.setdefault((ask.k, ask.where, ask.distinct), []).append(place)
+        for place, request in enumerate(requests):
+            groups.setdefault((request.k, request.where, request.distinct), []).append(place)
         hits: dict[int, list[Hit] | Exception] = {}
         for (k, where, distinct), places in groups.items():
             try:
-                queries = np.stack([asks[place].vector for place in places])
-                found = self.index.search(queries, k, where=json.loads(where), distinct=distinct)
-                hits.update(zip(places, found, strict=True))
+                queries = np.stack([requests[place].vector for place in places])
+                with cancel_when(partial(_nobody_waits, is_wanted, places)):
+                    check_cancelled()
+                    found = self.index.search(queries, k, where=json.loads(where), distinct=distinct)
+                    hits.update(zip(places, map(self._shown, found), strict=True))
             except Exception as error:
                 hits.update(dict.fromkeys(places, error))
         self.metrics.observe("tuplet_search_seconds", time.perf_counter() - begun)
-        self.metrics.observe("tuplet_search_batch", len(asks))
-        return [hits[place] for place in range(len(asks))]
+        self.metrics.observe("tuplet_search_batch", len(requests))
+        return [hits[place] for place in range(len(requests))]
+
+    def _shown(self, hits: list[Hit]) -> list[Hit]:
+        """Leave out where the files are, unless the server shows them."""
+        if self.originals:
+            return hits
+        return [Hit(hit.id, hit.score, {k: v for k, v in hit.metadata.items() if k != "file"}) for hit in hits]
+
+
+def _nobody_waits(is_wanted: IsWanted, places: list[int]) -> bool:
+    return not any(map(is_wanted, places))
 
 
 def _is_condition(value: Any) -> bool:
     return all(map(is_plain, value if isinstance(value, list) else [value]))
 
 
-def _readings(label: str) -> list[Any]:
-    """What a label that came as text may be: that text, and the number or boolean that it spells in JSON.
+def _label_values(label: str) -> list[Any]:
+    """Return the values that a label sent as text may mean: the text, and the number or boolean that it is in JSON.
 
-    >>> _readings("bee"), _readings("2011")
+    >>> _label_values("bee"), _label_values("2011")
     (['bee'], ['2011', 2011])
     """
     try:
-        spelt = json.loads(label)
+        value = json.loads(label)
     except (ValueError, RecursionError):
         return [label]
-    return [label, spelt] if isinstance(spelt, int | float) and is_plain(spelt) else [label]
+    return [label, value] if isinstance(value, int | float) and is_plain(value) else [label]
 
 
-def _reason(error: BaseException) -> str:
-    return str(error).split("\n")[0].rstrip(".;") or type(error).__name__
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Refuse an upload that is not decoded inside this block."""
+    try:
+        yield
+    except RefusedImageError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: RefusedImageError) -> RefusalError:
+    """Return the status and the sentence for an image that was not decoded."""
+    if error.kind in ("large", "slow"):
+        return RefusalError(413, f"the image {str(error).removeprefix('it ')}; send a smaller one")
+    if error.kind == "unknown":
+        return RefusalError(415, "the body is not an image; send a JPEG, PNG or WebP file")
+    return RefusalError(415, f"the image cannot be read: {error}; send another")

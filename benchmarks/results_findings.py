@@ -1,0 +1,100 @@
+"""The text of docs/results.md: the findings and the protocol, with numbers from the results."""
+
+import textwrap
+from statistics import fmean, stdev
+
+import hyperparameter_space as space
+from hyperparameter_search import MARGIN
+from methods import DATASETS, METHODS, RECIPE_ROWS
+from results_data import Results, mean_recalls, recalls, rows
+
+
+def findings(datasets: tuple[str, ...], results: Results) -> str:
+    """Return the opening of the page: what to use. It needs all methods on all datasets."""
+    opening = """The methods of the five papers under one protocol, beside the numbers that the papers print.
+        `make results` writes this page from `benchmarks/results`. All values are per cent; ± is the standard deviation
+        over seeds."""
+    lines = ["# Results", "", paragraph(opening), ""]
+    means = {dataset: mean_recalls(dataset, results) for dataset in datasets}
+    if any({*METHODS, "best"} - set(found) for found in means.values()):
+        return "\n".join(lines)
+
+    def values(method: str) -> str:
+        return " and ".join(f"{100 * means[dataset][method]:.1f}" for dataset in datasets)
+
+    highest = "; ".join(f"{_three_best(found)} on {DATASETS[dataset].title}" for dataset, found in means.items())
+    measured = [run["metrics"] for run in results.values() if run["kind"] in ("row", *RECIPE_ROWS) and "metrics" in run]
+    flips = [100 * (metrics["flip_test"]["recall_at_1"] - metrics["recall_at_1"]) for metrics in measured]
+    seeds = [recalls(rows(dataset, method, results)) for dataset in datasets for method in METHODS]
+    deviations = [100 * stdev(found) for found in seeds if len(found) > 1]
+    lrs = [results[f"chosen_{dataset}"]["shared"]["lr"] for dataset in ("cub200", "cars196")]
+    first, tuned = (100 * results[f"trial_cub200_raw_vthm_{n}"]["metrics"]["recall_at_1"] for n in (1, 4))
+    items = [
+        f"""**Start with Proxy-Anchor** (`--loss proxy_anchor`): {values("proxy_anchor")} under the common protocol,
+        {values("best")} with more pixels. The three highest rows are {highest}.""",
+        f"""**Without class proxies**, use RAW+VTHM (`--loss multi_similarity`, {values("raw_vthm")}) or RAW
+        (`--loss raw`, {values("raw")}). Ranked list on three levels of the network
+        (`--loss ranked_list --levels LMH`, {values("rll_lmh")}) is a little better, with 1,536 dimensions; on one level
+        it reaches {values("rll_h")}.""",
+        f"""**Do not use** VTHM with equal weights ({values("vthm")}) or the generalised lifted loss
+        ({values("generalized_lifted")}). Margin loss ({values("margin")}) stayed far below its paper on Cars196.""",
+        f"""**`--flip-test true`** embeds each image and its mirror image: {min(flips):.1f} to {max(flips):.1f} points,
+        {fmean(flips):.1f} on average, for twice the work at test time.""",
+        f"""**Tune the learning rate and the number of steps on your data.** A lower learning rate alone took RAW+VTHM
+        from {first:.1f} to {tuned:.1f} on the validation classes of CUB-200-2011. The search chose lr {lrs[0]:g} there,
+        and {lrs[1]:g} with three times the steps on Cars196.""",
+        f"""**Seeds** differ by a standard deviation of {fmean(deviations):.1f} on average and {max(deviations):.1f} at
+        most. Ignore smaller differences.""",
+        """**Keep the papers' hyper-parameters of a loss**: they are within about one point of the best value that was
+        tried ([below](#options-that-the-papers-vary)). Most losses are robust around them; NRA on Cars196 is not.""",
+    ]
+    titles = " and ".join(DATASETS[dataset].title for dataset in datasets)
+    lines += ["## What to use", "", f"Recall@1 is given for {titles}, in this order.", "", *map(_item, items)]
+    return "\n".join(lines)
+
+
+def _three_best(means: dict[str, float]) -> str:
+    best = sorted((method for method in means if method in METHODS), key=means.__getitem__, reverse=True)[:3]
+    return ", ".join(METHODS[method].title for method in best)
+
+
+def protocol(results: Results) -> str:
+    """Return the description of the protocol."""
+    count = sum(result["kind"] == "trial" for result in results.values())
+    items = [
+        """**Network**: ResNet-50 v1 with ImageNet weights, 512 dimensions (512 for each of L, M and H in the
+        multilevel row). The papers used GoogLeNet or BN-Inception, so their numbers tell where a method stood, not
+        which network is better.""",
+        """**Training**: AdamW, cosine schedule, the same number of batches of 120 images for all methods. Batches are
+        built as in the method's paper: 60 classes × 2, 40 triplets, C × K with K = 5 (RAW, VTHM), 3 (ranked list) or 8
+        (NRA). Losses have their papers' hyper-parameters. The first half of the classes trains, the second half
+        tests.""",
+        """**Test**: one centre crop of 224², once, after the last step. *Flip test* averages the vectors of an image
+        and of its mirror image; no paper does that, so it has a column of its own.""",
+        """**Images** were read from copies that had been resized to 256 × 256 (WebP); their original width and height
+        are known, and crops have the true proportions. The papers had the originals, most of them 500 pixels wide in
+        CUB-200-2011 and half of them 640 or more in Cars196; where the best recipe has more pixels than 256, they are
+        interpolated. CUB-200-2011 is complete (5,864 train, 5,924 test); of Cars196 15 images are missing (8,048 of
+        8,054 train, 8,122 of 8,131 test).""",
+        f"""**Search**: learning rate, steps and augmentation are chosen on the middle third of the *training* classes,
+        in trials of {DATASETS["cub200"].trial_steps} steps (a row of a table has {space.STEPS_FACTOR:g} times the
+        steps and classes). One option is tried after another; a value is taken if it raises Recall@1 by
+        {100 * MARGIN:g} points or, if that is a tie, MAP@R. RAW+VTHM chooses for all methods, then one method of each
+        family for its family. The {count} trials are in [trials.csv](../benchmarks/results/trials.csv), each with its
+        command.""",
+        """**Not blind to the test classes**: four decisions about the search (which classes validate, which values are
+        tried, how often, and which methods choose for themselves) were made when test scores were known.
+        `benchmarks/hyperparameter_space.py` lists them. No learning rate, number of steps or augmentation was chosen by
+        test scores. Rows marked † were measured with an earlier choice than the one [below](#chosen-options).""",
+    ]
+    return "\n".join(["## The protocol", "", *map(_item, items)])
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Break text into lines of the page's width."""
+    text = " ".join(text.split())
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str) -> str:
+    return paragraph(f"- {text}", indent="  ")

@@ -1,0 +1,19 @@
+"""Show the examples of docstrings as code: Markdown takes the prompt `>>>` for a quotation."""
+
+import re
+from typing import Any
+
+import griffe
+
+EXAMPLE = re.compile(r"^>>> .*\n(?:.+\n?)*", re.MULTILINE)
+
+
+class DoctestBlocks(griffe.Extension):
+    """Puts every example between the fences of a code block."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Change the docstring of an object, once it is complete."""
+        if obj.docstring is not None:
+            obj.docstring.value = EXAMPLE.sub(
+                lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", obj.docstring.value
+            )

@@ -1,0 +1,64 @@
+"""The names that help and tab completion show, read from catalog.json: the library itself would import torch.
+
+`python -m tuplet.cli.catalog` writes the file again after an option, a loss, a model or a recipe has changed.
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("catalog.json")
+
+
+@cache
+def catalog() -> dict[str, Any]:
+    """Return the content of catalog.json.
+
+    >>> "multi_similarity" in catalog()["losses"], catalog()["options"][0]["name"]
+    (True, 'size')
+    """
+    return dict(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def complete(*kinds: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return a function for tab completion over the names of some parts of the catalog, with their descriptions.
+
+    >>> complete("recipes")("dem")
+    [('demo', 'multi_similarity, convnet, 400 steps')]
+    """
+
+    def matching(typed: str) -> list[tuple[str, str]]:
+        named = [pair for kind in kinds for pair in catalog()[kind].items()]
+        return [(name, about) for name, about in named if name.startswith(typed)]
+
+    return matching
+
+
+def make_catalog() -> dict[str, Any]:
+    """Collect the content of catalog.json from the library."""
+    from tuplet.cli.losses import summarize
+    from tuplet.cli.options import describe_flag
+    from tuplet.losses import LOSSES
+    from tuplet.models.architectures import ARCHITECTURES
+    from tuplet.training import RECIPES, describe_options
+
+    return {
+        "options": [describe_flag(option) for option in describe_options()],
+        "losses": {name: summarize(loss)[0].partition(":")[0] for name, loss in LOSSES.items()},
+        "models": {name: (inspect.getdoc(model) or "").split("\n")[0] for name, model in ARCHITECTURES.items()},
+        "recipes": {
+            name: f"{recipe['loss']}, {recipe['model']}, {recipe['steps']:,} steps" for name, recipe in RECIPES.items()
+        },
+    }
+
+
+def catalog_text() -> str:
+    """Return the text of catalog.json as it should be."""
+    return json.dumps(make_catalog(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(catalog_text(), encoding="utf-8")

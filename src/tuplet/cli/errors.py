@@ -1,0 +1,103 @@
+"""Print errors, warnings and log messages of a command as lines on standard error, and set the exit code."""
+
+import errno
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import typer
+
+from tuplet.cli.flags import flag_spelling
+from tuplet.cli.terminal import visible
+from tuplet.errors import OptionError, OptionWarning, first_line
+
+INTERRUPTED, TERMINATED = 130, 143
+#: Where an interrupted command continues when it is called again.
+CONTINUES_FROM = {**dict.fromkeys(("demo", "train", "compare"), "the last checkpoint"), "index": "there"}
+
+
+def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command so that wrong input ends in one line and exit code 1, and warnings are lines.
+
+    Errors of other types are bugs of the program and keep their traceback.
+    """
+
+    def message(problem: BaseException) -> str:
+        if isinstance(problem, OptionError | OptionWarning):
+            return problem.spelled(flag_spelling(command)).partition("\n")[0]
+        return describe(problem)
+
+    @wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        try:
+            with warnings.catch_warnings(), _log_to_stderr():
+                # Pillow's warning; the error that follows it names the file.
+                warnings.filterwarnings("ignore", "Image size .* decompression bomb")
+                warnings.showwarning = lambda warning, *_: print_stderr(f"warning: {message(warning)}")
+                command(*arguments, **options)
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            code = stopped.code if isinstance(stopped, SystemExit) else INTERRUPTED
+            if code not in (INTERRUPTED, TERMINATED):
+                raise
+            place = CONTINUES_FROM.get(command.__name__)
+            print_stderr(f"stopped; the same command continues from {place}" if place else "stopped")
+            raise typer.Exit(code) from None
+        except BrokenPipeError:
+            raise  # the reader of the pipe has closed it: typer exits silently
+        except (OSError, ValueError, TypeError, ImportError, FloatingPointError) as error:
+            print_stderr(message(error))
+            raise typer.Exit(1) from None
+        except RuntimeError as error:
+            # Matched by text, because importing torch for its error type would slow down the help.
+            if not re.search("out of memory|can't allocate memory", str(error)):
+                raise
+            reason = re.sub(r"^\[enforce fail.*DefaultCPUAllocator: ", "", describe(error))
+            print_stderr(f"{reason}; to train in less memory choose a smaller --micro-batch-size or --batch-size")
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+class _StderrHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print_stderr(record.getMessage())
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Print the log of the library on standard error."""
+    log, handler = logging.getLogger("tuplet"), _StderrHandler()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line, with the file that it is about.
+
+    >>> describe(OSError(28, "No space left on device", "run/best"))
+    'run/best: No space left on device; free some space or choose another folder'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        remedy = {
+            errno.ENOSPC: "; free some space or choose another folder",
+            errno.EACCES: "; change its permissions or choose another path",
+            errno.EROFS: "; choose another folder",
+            errno.EEXIST: " and is not a folder; choose another name",
+        }
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}{remedy.get(error.errno or 0, '')}"
+    return first_line(error)
+
+
+def print_stderr(text: str) -> None:
+    """Print a line on standard error, after the name of the program."""
+    print(f"tuplet: {visible(text)}", file=sys.stderr)  # also while rich has replaced the stream

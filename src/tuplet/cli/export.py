@@ -1,0 +1,105 @@
+"""`tuplet export`."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tuplet.cli.evaluate import data_of_run
+from tuplet.cli.flags import MODEL_HELP
+from tuplet.cli.tables import percent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tuplet.data import Dataset
+    from tuplet.models import Preprocessing
+
+#: The lowest cosine of an image's vectors, before and after, by precision.
+LOWEST = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.9}
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Images to check it with. [the data of the run]")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write. [the model's folder and name]")] = None,
+    format: Annotated[Literal["onnx", "openvino", "torch_export"], typer.Option(help="The format.")] = "onnx",
+    precision: Annotated[Literal["fp32", "fp16", "int8"], typer.Option(help="Of weights and activations.")] = "fp32",
+    images: Annotated[int, typer.Option(min=2, help="How many images to check, and to calibrate int8 with.")] = 256,
+) -> None:
+    """Write a model for ONNX Runtime, OpenVINO or torch.export, checked on images before it is written.
+
+    The file takes uint8 RGB images (N, 3, size, size); mean and standard deviation are inside, and its metadata
+    describe how to resize and crop. On images of the test split the command compares its vectors with the model's. It
+    writes nothing if they differ by more than the precision explains.
+
+    Examples:
+      tuplet export runs/photos
+      tuplet export runs/photos --format openvino --precision int8
+    """
+    from torch.nn.functional import cosine_similarity
+
+    from tuplet import data as datasets
+    from tuplet import evaluation, models
+    from tuplet.cli.runs import load_image_embedder, read_run_json
+    from tuplet.models.export import ENDINGS
+
+    embedder = load_image_embedder(model, "cpu")
+    assert embedder.preprocessing is not None
+    run = read_run_json(model)
+    if data is None and run is None:
+        raise ValueError(f"{model} is not a run; name images to check it with: tuplet export {model} DATA")
+    how = {} if run is None or data is not None else run.get("opened_with", {})
+    train, test = datasets.open(data or data_of_run(model, (run or {})["data"]), **how).split()
+    out = out or (model if model.is_dir() else Path()) / f"{precision}{ENDINGS[format]}"
+    calibration = _some(train, images, embedder.preprocessing)[0] if precision == "int8" else None
+    pixels, labels = _some(test, images, embedder.preprocessing)
+    with TemporaryDirectory(dir=_made(out.parent)) as folder:
+        written = Path(folder, out.name)
+        models.export_model(embedder, written, format, precision, calibration)
+        before, after = embedder.embed(pixels), _run(written, pixels)
+        cosine = cosine_similarity(before, after)
+        recalls = [evaluation.recall_at_k(x, labels, ks=(1,))[1] for x in (before, after)]
+        if cosine.min() < LOWEST[precision]:
+            raise ValueError(
+                f"{format} in {precision} changes a vector to a cosine of {cosine.min():.4f}, below "
+                f"{LOWEST[precision]}; nothing was written: choose another --precision"
+            )
+        for file in Path(folder).iterdir():
+            file.replace(out.with_name(file.name))
+    print(
+        f"{out}: cosine {cosine.mean():.5f} on average, {cosine.min():.5f} at worst; "
+        f"Recall@1 on {len(pixels):,} images {percent(recalls[0])} before, {percent(recalls[1])} after"
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _some(data: "Dataset", count: int, preprocessing: "Preprocessing") -> "tuple[Tensor, Tensor]":
+    """Return up to `count` images of a dataset, evenly from all classes, and their labels."""
+    import torch
+
+    from tuplet import data as datasets
+
+    rank = torch.empty_like(data.labels)  # the position of an example in its class
+    for label in data.labels.unique():
+        members = (data.labels == label).nonzero()[:, 0]
+        rank[members] = torch.arange(len(members))
+    chosen = rank.argsort(stable=True)[:count].sort().values
+    store = datasets.load(data.select(chosen), crop=preprocessing.crop)
+    return store.values[torch.arange(len(store))], store.data.labels
+
+
+def _run(path: Path, pixels: "Tensor") -> "Tensor":
+    import torch
+
+    from tuplet import models
+
+    run = models.open_exported(path)
+    return torch.cat([run(batch) for batch in pixels.split(8)])

@@ -1,0 +1,79 @@
+"""Detect what a path contains (a run, a model or images) and read it."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tuplet import models
+from tuplet.data.files import Files
+from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
+from tuplet.errors import did_you_mean, first_line
+from tuplet.models import Embedder
+from tuplet.models.folder import CONFIG
+from tuplet.reports.run import read_about
+
+
+def load_embedder(model: Path, device: str | None = None) -> Embedder:
+    """Load an embedder onto a device (default: a GPU, if any).
+
+    Args:
+        model: the folder of an embedder, or of a run, whose best one is loaded; a weights file; or the name of a
+            network, whose best weights at hand are loaded.
+        device: such as "cpu".
+    """
+    for place in (model, model / "best"):
+        if (place / CONFIG).is_file():
+            return models.load(place).to(usable_device(device))
+    name = str(model)
+    if model.is_file() or name in models.ARCHITECTURES or name in models.ALIASES or name.startswith("timm/"):
+        return models.pretrained(name).to(usable_device(device))
+    if not model.exists():
+        close = did_you_mean(name, [*models.ARCHITECTURES, *models.ALIASES])
+        meant = close if close.startswith("did") else "give a run, a saved embedder, a weights file or a model's name"
+        raise FileNotFoundError(f"{model} does not exist; {meant}")
+    raise FileNotFoundError(f"{model} contains no saved embedder and no run that saved one; run tuplet train first")
+
+
+def load_image_embedder(model: Path, device: str | None) -> Embedder:
+    """Load an embedder like `load_embedder`; raise a ValueError if it does not take images."""
+    embedder = load_embedder(model, device)
+    if embedder.preprocessing is None:
+        raise ValueError(f"the embedder in {model} takes feature vectors, not images; use tuplet.load in Python")
+    return embedder
+
+
+def usable_device(name: str | None) -> str:
+    """Return the device of that name, or a GPU or the CPU without a name; raise a ValueError if it cannot be used.
+
+    >>> usable_device("cpu")
+    'cpu'
+    """
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error).rstrip(".")
+        raise ValueError(f"the device {device!r} cannot be used: {reason}; leave out --device or use cpu") from error
+    return device
+
+
+def read_run_json(folder: Path) -> dict[str, Any] | None:
+    """Return the run.json of a folder, or None if the folder contains no run."""
+    path = folder / "run.json"
+    return read_about(path) if path.is_file() else None
+
+
+def list_images(path: Path) -> list[Path]:
+    """Return a file itself, or all images below a folder in order, as `tuplet.data.open` finds them."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give images or folders of images")
+    if path.name.lower().endswith((*TABLE_ENDINGS, *FEATURE_ENDINGS, *TAR_ENDINGS)) and path.is_file():
+        raise ValueError(f"{path} is not an image; give images or folders of images")
+    if path.is_file():
+        return [path]
+    images = [path / name for name in Files.of(path) if name.lower().endswith(IMAGE_ENDINGS)]
+    if not images:
+        raise ValueError(f"{path} contains no images; expected files such as 1.jpg")
+    return images

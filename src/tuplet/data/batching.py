@@ -1,0 +1,101 @@
+"""Batches on the device from a store and a sampler, and a parallel map in threads."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from tuplet.data.store import Store
+from tuplet.data.stream import LEAD, StreamedImages
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples on the device: numbers in the store, values, aspects and labels, N entries each.
+
+    Labels are (N, L), padded with −1, where examples have several.
+    """
+
+    index: Tensor
+    values: Tensor
+    aspects: Tensor
+    labels: Tensor
+
+
+def batches(store: Store, indices: Iterable[list[int]], device: torch.device | str) -> Iterator[Batch]:
+    """Yield the batches that a sampler's lists of indices name, on the device, without waiting for it.
+
+    A store on the device is indexed there. A store in the host's memory is read by a thread, one batch ahead; streamed
+    images are decoded several batches ahead, unless the sampler draws by the model's present embeddings. The sampler
+    is then as far ahead of the training; resuming a sampler takes this into account.
+
+    >>> from tuplet.data import from_features, load
+    >>> store = load(from_features(torch.eye(4), [0, 0, 1, 1]))
+    >>> next(batches(store, [[2, 0]], "cpu")).labels
+    tensor([1, 0])
+    """
+    device = torch.empty(0, device=device).device  # "cuda" is the GPU in use
+    labels = _send(store.data.targets, device)
+    home = store.values.device
+
+    def read(chosen: list[int]) -> list[Tensor]:
+        index = _send(torch.tensor(chosen), home)
+        return [index, store.values[index], store.aspects[index]]
+
+    streams = isinstance(store.values, StreamedImages)
+    lead = LEAD if streams and not getattr(indices, "needs_embeddings", False) else 1
+    ahead = streams or home != device
+    parts = map_in_threads(read, indices, lead, workers=min(2, lead)) if ahead else map(read, indices)
+    for index, values, aspects in parts:
+        index, values, aspects = (_send(part, device) for part in (index, values, aspects))
+        yield Batch(index, values, aspects, labels[index])
+
+
+def map_in_threads(
+    function: Callable[[A], B], items: Iterable[A], lead: int, workers: int | None = None
+) -> Iterator[B]:
+    """`map` in threads, one per core up to eight by default, in order, at most `lead` results ahead of the reader.
+
+    >>> list(map_in_threads(str, range(4), lead=3))
+    ['0', '1', '2', '3']
+    """
+    waiting: deque[Future[B]] = deque()
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > lead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
+    """Yield lists of `size` items; the last may be shorter.
+
+    >>> list(chunks("abc", 2))
+    [['a', 'b'], ['c']]
+    """
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
+
+
+def _send(values: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device, from pinned memory, so that the host does not wait for the copy."""
+    if values.device == device:
+        return values
+    pinned = values.device.type == "cpu" and device.type == "cuda"
+    return (values.pin_memory() if pinned else values).to(device, non_blocking=True)

@@ -1,0 +1,110 @@
+"""nDCG: rankings where some members are more relevant than others."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet.evaluation.inputs import as_gallery, as_groups, as_labels, positive_integer
+from tuplet.evaluation.neighbors import nearest
+from tuplet.evaluation.positives import inside_tile
+from tuplet.evaluation.retrieval import mean_where_defined
+from tuplet.evaluation.scores import TILE_ENTRIES
+from tuplet.evaluation.vectors import Device, as_vectors, for_device
+
+
+def relevance(labels: Tensor, members: Tensor, hierarchy: bool = False) -> Tensor:
+    """Return how relevant each member (M, L) is to each query (R, L), as whole numbers (R, M).
+
+    That is the number of labels that both have, −1 being none. In a hierarchy the labels are a class, its parent and so
+    on, and it is the number of levels that both share, from the root: L for one class, 0 for nothing.
+
+    >>> relevance(torch.tensor([[0, 3]]), torch.tensor([[0, 3], [1, 3], [2, 4]]), hierarchy=True)
+    tensor([[2, 1, 0]])
+    """
+    total = torch.zeros(len(labels), len(members), dtype=torch.int64, device=labels.device)
+    for i, mine in enumerate(labels.T):
+        for j, theirs in enumerate(members.T):
+            if i == j or not hierarchy:
+                total += (mine[:, None] == theirs) & (mine >= 0)[:, None]
+    return total
+
+
+def ndcg_at_k(
+    embeddings: Any,
+    labels: Any,
+    k: int = 10,
+    *,
+    hierarchy: bool = False,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    groups: Any = None,
+    gallery_groups: Any = None,
+    metric: str = "euclidean",
+    device: Device = None,
+) -> float:
+    """Compute the normalized discounted cumulative gain of the first k results, as a mean over queries.
+
+    DCG is Σ relevance / log₂(rank + 1) over the first k results, and nDCG divides it by that of the best order of the
+    gallery. Of results with equal scores the less relevant come first. Queries to which nothing is relevant are left
+    out.
+
+    Args:
+        embeddings: (N, d) query vectors.
+        labels: (N,), or (N, L) as `relevance` takes them.
+        k: the number of results.
+        hierarchy: the columns of the labels are levels: a class, its parent and so on.
+        gallery: (M, d) vectors to search; by default the queries, each without itself.
+        gallery_labels: the labels of these.
+        groups: as for `recall_at_k`.
+        gallery_groups: as for `recall_at_k`.
+        metric: "euclidean", "cosine" or "dot".
+        device: where to compute, by default where the embeddings are.
+
+    Raises:
+        ValueError: if nothing is relevant to any query.
+
+    >>> x, labels = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0, 7], [1, 7], [0, 7]])
+    >>> round(ndcg_at_k(x, labels, k=2, hierarchy=True), 2)
+    0.91
+    """
+    queries = as_vectors(embeddings, device=device)
+    own = as_labels(labels, queries.count, several=True)
+    members, theirs = as_gallery(gallery, gallery_labels, own, device)
+    apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
+    at = queries.device
+    own, theirs = (each.view(len(each), -1).to(at) for each in (own, theirs))
+    mine, others = (None, None) if apart is None else (each.to(at) for each in apart)
+
+    def relevant(rows: Tensor, columns: slice) -> Tensor:
+        """Return the relevance of some members; −1 for those that a query must not find."""
+        table = relevance(own[rows], theirs[columns], hierarchy)
+        if mine is not None and others is not None:
+            same = table == own.shape[1] if hierarchy else table > 0
+            table[same & (mine[rows, None] == others[columns])] = -1
+        if members is None:
+            place = (rows - columns.start)[:, None]
+            inside = inside_tile(table, place)[:, 0]
+            table[inside, place[inside, 0]] = -1
+        return table
+
+    def hide(tile: Tensor, rows: Tensor, start: int) -> None:
+        tile[relevant(rows, slice(start, start + tile.shape[1])) < 0] = -torch.inf
+
+    k = positive_integer(k, "k")
+    count = queries.count if members is None else members.count
+    found = nearest(queries, members, k, metric=metric, hide=None if mine is None else hide)
+    discount = 1 / torch.arange(2, found.indices.shape[1] + 2, device=at).double().log2()
+    values = torch.zeros(queries.count, dtype=torch.float64)
+    defined = torch.zeros(queries.count, dtype=torch.int64)
+    for rows in torch.arange(queries.count, device=at).split(max(1, for_device(TILE_ENTRIES, at) // count)):
+        table = relevant(rows, slice(0, count)).clamp(min=0)
+        gains = table.gather(1, found.indices[rows]).where(found.scores[rows] > -torch.inf, 0)
+        # Stable sorts, the less important key first: relevance, then score.
+        order = gains.argsort(dim=1, stable=True)
+        order = order.gather(1, found.scores[rows].gather(1, order).argsort(dim=1, descending=True, stable=True))
+        dcg = (gains.gather(1, order) * discount).sum(1)
+        best = (table.topk(found.indices.shape[1], 1).values * discount).sum(1)
+        values[rows.cpu()] = torch.where(best > 0, dcg / best.clamp(min=1e-300), 0).cpu()
+        defined[rows.cpu()] = (best > 0).long().cpu()
+    return mean_where_defined(values, defined, f"ndcg_at_{k}")

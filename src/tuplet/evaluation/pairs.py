@@ -1,0 +1,182 @@
+"""Verification of pairs: the protocol of Labeled Faces in the Wild (LFW), ROC curves and TAR at a FAR."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tuplet.evaluation.inputs import as_labels, positive_integer
+from tuplet.evaluation.scores import ScoreTables, similarity
+from tuplet.evaluation.vectors import Device, as_vectors
+
+
+class Pairs(NamedTuple):
+    """Pairs of images, by their paths below the dataset's folder."""
+
+    first: list[str]
+    second: list[str]
+    same: np.ndarray  # True if both show one person
+    folds: np.ndarray  # the fold of each pair, from 0
+
+
+def read_pairs(path: str | PathLike[str]) -> Pairs:
+    r"""Read LFW's `pairs.txt`.
+
+    Its first line holds the number of folds, where there are several, and the number of pairs of each kind in a fold. A
+    line `name i j` is a pair of one person, a line `name i other j` a pair of two. If `embeddings` holds the vector of
+    each image by its path, the protocol is:
+
+        pairs = read_pairs("lfw/pairs.txt")
+        first, second = (np.stack([embeddings[p] for p in side]) for side in (pairs.first, pairs.second))
+        pair_verification(pair_scores(first, second, metric="cosine"), pairs.same, folds=pairs.folds)
+
+    Raises:
+        ValueError: if the file has another format or is incomplete.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "pairs.txt"
+    >>> _ = file.write_text("2 1\nAda 1 3\nAda 1 Bob 2\nBob 1 2\nBob 2 Ada 4\n")
+    >>> pairs = read_pairs(file)
+    >>> pairs.first[1], pairs.second[1], pairs.same.tolist(), pairs.folds.tolist()
+    ('Ada/Ada_0001.jpg', 'Bob/Bob_0002.jpg', [True, False, True, False], [0, 0, 1, 1])
+    """
+    lines = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines or len(lines[0]) > 2 or not all(field.isdigit() for field in lines[0]):
+        raise ValueError(f"{path} must begin with the number of folds and of pairs in each; give LFW's own pairs.txt")
+    folds, each = (int(number) for number in ["1", *lines.pop(0)][-2:])
+    if len(lines) != 2 * folds * each:
+        raise ValueError(
+            f"{path} announces {folds} folds of {each} pairs of each kind, but has {len(lines)} pairs in all; "
+            "download it again"
+        )
+    first, second, same = [], [], []
+    for number, fields in enumerate(lines, 2):
+        if len(fields) not in (3, 4) or not (fields[1].isdigit() and fields[-1].isdigit()):
+            raise ValueError(f"{path} line {number} must be 'name i j' or 'name i other j', got {' '.join(fields)!r}")
+        name, other = fields[0], fields[-2] if len(fields) == 4 else fields[0]
+        first.append(f"{name}/{name}_{int(fields[1]):04d}.jpg")
+        second.append(f"{other}/{other}_{int(fields[-1]):04d}.jpg")
+        same.append(len(fields) == 3)
+    return Pairs(first, second, np.array(same), np.arange(len(lines)) // (2 * each))
+
+
+def pair_scores(first: Any, second: Any, *, metric: str = "euclidean", device: Device = None) -> Tensor:
+    """Return the similarity of each row of `first` and the same row of `second`.
+
+    It is minus the distance, the cosine or the dot product.
+
+    >>> pair_scores(torch.tensor([[0.0, 3.0]]), torch.tensor([[4.0, 0.0]])).tolist()
+    [-5.0]
+    """
+    a, b = as_vectors(first, "first", device), as_vectors(second, "second", device)
+    if a.count != b.count:
+        raise ValueError(f"second must have as many rows as first, {a.count}, got {b.count}")
+    rows = torch.arange(a.count, device=a.device)
+    return similarity(ScoreTables(a, b, metric).exact(rows, rows), metric)
+
+
+def pair_verification(scores: Any, same: Any, folds: Any = 10) -> dict[str, Any]:
+    """Compute the accuracy of "same if the score is above t", with t chosen on the other folds: the LFW protocol.
+
+    t lies midway between two neighbouring scores of the other folds, where it decides most of these pairs correctly; of
+    several such places it takes the middle one.
+
+    Args:
+        scores: the similarity of each pair, higher for more alike; see `pair_scores`.
+        same: for each pair, true if both are of one class.
+        folds: the number of folds of consecutive pairs, or the fold of each pair.
+
+    Returns:
+        `accuracy`, the mean over the folds; `stderr`, its standard error; `thresholds`, one per fold.
+
+    >>> pair_verification([0.9, 0.1, 0.8, 0.3], [True, False, True, False], folds=2)
+    {'accuracy': 1.0, 'stderr': 0.0, 'thresholds': [0.55, 0.5]}
+    """
+    values, truth = _checked(scores, same)
+    if np.ndim(folds) == 0:
+        if not 2 <= positive_integer(folds, "folds") <= len(values):
+            raise ValueError(f"folds must be between 2 and the {len(values)} pairs, got {folds}")
+        fold = np.arange(len(values)) * folds // len(values)
+    else:
+        fold = np.unique(as_labels(folds, len(values), "folds").numpy(), return_inverse=True)[1]
+        if fold.max() == 0:
+            raise ValueError("folds must name at least 2 folds, got 1; the threshold comes from the other folds")
+    thresholds = [_best_threshold(values[fold != f], truth[fold != f]) for f in range(fold.max() + 1)]
+    accuracy = [((values > t) == truth)[fold == f].mean() for f, t in enumerate(thresholds)]
+    stderr = np.std(accuracy, ddof=1) / np.sqrt(len(accuracy))
+    return {"accuracy": float(np.mean(accuracy)), "stderr": float(stderr), "thresholds": thresholds}
+
+
+def _best_threshold(values: np.ndarray, truth: np.ndarray) -> float:
+    levels, place = np.unique(values, return_inverse=True)
+    # Count the correct decisions of each cut: below the lowest level, between any two, and above the highest.
+    same_below = np.concatenate([[0], np.cumsum(np.bincount(place, truth, len(levels)))])
+    different_below = np.concatenate([[0], np.cumsum(np.bincount(place, ~truth, len(levels)))])
+    correct = different_below + truth.sum() - same_below
+    cuts = np.concatenate([[levels[0] - 1], (levels[:-1] + levels[1:]) / 2, [levels[-1] + 1]])
+    best = cuts[correct == correct.max()]
+    return float(best[(len(best) - 1) // 2])
+
+
+def roc(scores: Any, same: Any) -> dict[str, list[float]]:
+    """Compute the receiver operating characteristic, one point for each different score, strictest threshold first.
+
+    The result holds `thresholds`, and the shares of different pairs (`far`) and of same pairs (`tar`) that reach each
+    of them. Arguments as for `pair_verification`.
+
+    >>> roc([0.9, 0.4, 0.8, 0.3], [True, False, True, True])["tar"]
+    [0.333..., 0.666..., 0.666..., 1.0]
+    """
+    values, truth = _checked(scores, same)
+    levels, place = np.unique(-values, return_inverse=True)
+    accepted = [np.cumsum(np.bincount(place, kind, len(levels))) / kind.sum() for kind in (~truth, truth)]
+    return {"far": accepted[0].tolist(), "tar": accepted[1].tolist(), "thresholds": (-levels).tolist()}
+
+
+def tar_at_far(scores: Any, same: Any, far: float = 0.001) -> float:
+    """Return the share of same pairs that are accepted when at most the share `far` of different pairs is.
+
+    `scores` and `same` are those of `pair_verification`.
+
+    >>> tar_at_far([0.9, 0.4, 0.8, 0.3], [True, False, True, True], far=0.1)
+    0.6666666666666666
+    """
+    values, truth = _checked(scores, same)
+    return float((values[truth] > threshold_at_far(values[~truth], far)).mean())
+
+
+def threshold_at_far(impostors: np.ndarray, far: float) -> float:
+    """Return the lowest threshold that at most the share `far` of the impostors' scores exceed.
+
+    A score that ties with the threshold is not accepted; otherwise more impostors than allowed might be.
+
+    >>> threshold_at_far(np.array([1.0, 2.0, 3.0, 4.0]), 0.25)
+    3.0
+    """
+    if not 0 <= far <= 1:
+        raise ValueError(f"far must be a share between 0 and 1, got {far}; give 0.01 for 1 %")
+    allowed = int(far * len(impostors) + 1e-9)  # 0.29 · 100 is 28.999…
+    return -np.inf if allowed >= len(impostors) else float(np.sort(impostors)[::-1][allowed])
+
+
+def _checked(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores as float64 and `same` as booleans; raise ValueError for unusable ones."""
+    # numpy has no bf16.
+    scores, same = (value.detach().cpu().double() if isinstance(value, Tensor) else value for value in (scores, same))
+    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(same)
+    if values.ndim != 1 or values.shape != truth.shape:
+        raise ValueError(f"scores and same must be lists of one length, got {values.shape} and {truth.shape}")
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"scores must be finite, but pair {row} has {values[row]}; check the embeddings of that pair")
+    known = (truth == 0) | (truth == 1)
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        raise ValueError(f"same must be true or false, but pair {row} has {truth[row].item()!r}")
+    truth = truth.astype(bool)
+    if truth.all() or not truth.any():
+        raise ValueError(f"same must hold both true and false, got {int(truth.sum())} true of {len(truth)}")
+    return values, truth

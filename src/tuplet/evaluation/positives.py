@@ -1,0 +1,211 @@
+"""Positives of a block of queries, and the negatives that come before each of them."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tuplet.evaluation.scores import ScoreTables
+from tuplet.evaluation.vectors import for_device
+
+# Up to so many thresholds per row, comparing the tile with each of them is faster than sorting its rows.
+FEW_THRESHOLDS = {"cpu": 16, "cuda": 128}
+
+
+@dataclass
+class RankedPositives:
+    """The positives of a block of queries, nearest first; entries that are not `valid` are padding."""
+
+    queries: Tensor  # (R,) indices of the queries
+    num_positives: Tensor  # (R,) number of positives of each query
+    ahead: Tensor  # (R, P) number of negatives that score higher than this positive
+    tied: Tensor  # (R, P) number of negatives that score the same
+    valid: Tensor  # (R, P)
+
+
+class ClassMembers:
+    """The gallery members that share each query's label, on the CPU, and those of them that it may find.
+
+    Those of query i are `order[start[i] : start[i] + size[i]]`. Where examples have several labels, (N, L) padded with
+    −1, these are the members that share any of them. A query does not find itself, if `own`, nor members that share its
+    group beside its label; neither are they negatives.
+    """
+
+    def __init__(
+        self, labels: Tensor, gallery_labels: Tensor, own: bool, groups: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.own, self.groups = own, groups
+        if labels.ndim == 2:
+            self.order, self.start, self.size = _sharing_any(labels, gallery_labels)
+            return
+        classes, code, sizes = gallery_labels.unique(return_inverse=True, return_counts=True)
+        self.order = code.argsort(stable=True)
+        position = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)
+        known = classes[position] == labels
+        self.size = torch.where(known, sizes[position], 0)
+        self.start = torch.where(known, (sizes.cumsum(0) - sizes)[position], 0)
+
+    def positives(self, queries: Tensor, members: Tensor) -> Tensor:
+        """Return which of the `members` (R, P) that `of` returned each query may find."""
+        valid = members >= 0
+        if self.own:
+            valid &= members != queries[:, None]
+        if self.groups is not None:
+            mine, theirs = (codes.to(members.device) for codes in self.groups)
+            valid &= mine[queries, None] != theirs[members.clamp(min=0)]
+        return valid
+
+    def of(self, queries: Tensor) -> Tensor:
+        """Return the members of each query's class, padded with −1: (R, P)."""
+        size, start = self.size[queries, None], self.start[queries, None]
+        slot = torch.arange(max(1, int(size.max())), device=size.device)
+        return torch.where(slot < size, self.order[(start + slot).clamp(max=len(self.order) - 1)], -1)
+
+
+def _sharing_any(labels: Tensor, gallery_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return for each set of labels the members that share any of them, one list after the other; starts and sizes."""
+    holders: dict[int, list[int]] = {}
+    for member, own in enumerate(gallery_labels.tolist()):
+        for label in own:
+            holders.setdefault(label, []).append(member)
+    sets, code = labels.unique(dim=0, return_inverse=True)
+    # The lists are concatenated, and one more member keeps an empty one from being indexed.
+    lists = [
+        torch.tensor(sorted({m for label in own if label >= 0 for m in holders.get(label, ())}), dtype=torch.int64)
+        for own in sets.tolist()
+    ]
+    sizes = torch.tensor([len(each) for each in lists])
+    return torch.cat([*lists, torch.zeros(1, dtype=torch.int64)]), (sizes.cumsum(0) - sizes)[code], sizes[code]
+
+
+def inside_tile(tile: Tensor, columns: Tensor) -> Tensor:
+    """Return which column numbers lie inside a tile."""
+    return (columns >= 0) & (columns < tile.shape[1])
+
+
+def hide_columns(tile: Tensor, columns: Tensor) -> None:
+    """Set the given columns of each row to −∞ in place; columns outside of the tile are ignored."""
+    inside = inside_tile(tile, columns)
+    if bool(inside.any()):
+        # A column outside is clamped to the edge of the tile, where the minimum with +∞ changes nothing.
+        lowest = torch.where(inside, -torch.inf, torch.inf).to(tile.dtype)
+        tile.scatter_reduce_(1, columns.clamp(0, tile.shape[1] - 1), lowest, "amin")
+
+
+class NegativeCounter:
+    """Count for each positive of a block of queries the negatives that score higher and those that score the same.
+
+    Negatives whose table score differs from the positive's by more than the error bound are above or below it for
+    certain; exact scores decide the others. `same_class` (R, P) are the members of the queries' classes, padded with
+    −1, and `scores` their entries in the table; `members` tells which of them are positives. Positives that score
+    below `lowest` get the whole gallery ahead.
+    """
+
+    def __init__(
+        self,
+        tables: ScoreTables,
+        queries: Tensor,
+        same_class: Tensor,
+        scores: Tensor,
+        members: ClassMembers,
+        nearest_only: bool,
+        lowest: float | Tensor = -math.inf,
+    ) -> None:
+        self.tables, self.queries = tables, queries
+        error_bound = tables.error_bound(queries)
+        valid = members.positives(queries, same_class)
+        self.num_positives = valid.sum(1)
+        if nearest_only:
+            scores = torch.where(valid, scores, -torch.inf)
+            valid &= scores >= scores.amax(1, keepdim=True) - error_bound
+            scores, position = torch.where(valid, scores, -torch.inf).topk(max(1, int(valid.sum(1).max())))
+            same_class, valid = same_class.gather(1, position), valid.gather(1, position)
+        self.positives, self.valid = same_class, valid
+        self.behind = scores.double() < lowest
+        # Nothing is above +∞, so what is not to be counted has no negatives ahead and none tied.
+        scores = torch.where(valid & ~self.behind, scores, torch.inf)
+        self.low, self.high = ((scores + sign * error_bound).to(tables.dtype) for sign in (-1, 1))
+        self.ahead, self.tied = torch.zeros_like(same_class), torch.zeros_like(same_class)
+
+    def result(self) -> RankedPositives:
+        """Return the positives with their counts, nearest first."""
+        ahead = torch.where(self.behind, self.tables.gallery.count, self.ahead)
+        # Of two positives the nearer has fewer negatives ahead, or as many and none tied: this key is in exact order.
+        order = torch.where(self.valid, 2 * ahead + self.tied, torch.iinfo(torch.int64).max).argsort(1)
+        sorted_tables = (table.gather(1, order) for table in (ahead, self.tied, self.valid))
+        return RankedPositives(self.queries, self.num_positives, *sorted_tables)
+
+    def add(self, tile: Tensor, members: Tensor, max_exact: float = math.inf) -> bool:
+        """Count the negatives of a tile, whose entries are scores of gallery `members`, or −∞ to ignore.
+
+        Return False and count nothing if more than `max_exact` pairs would need exact scores.
+        """
+        above, not_below = _counts(tile, self.low, self.high)
+        if max_exact < math.inf and int((not_below - above).sum()) > max_exact:
+            return False
+        self.ahead += above
+        if self.tables.is_exact:
+            self.tied += not_below - above
+        elif bool((not_below > above).any()):
+            self._count_close(tile, members, not_below > above)
+        return True
+
+    def _count_close(self, tile: Tensor, members: Tensor, unclear: Tensor) -> None:
+        """Count by exact scores the negatives within the error bound of the `unclear` positives.
+
+        A collapsed model has millions of such pairs, and most of them are copies. Positives that are copies of each
+        other share one result, and a negative that is a copy of the positive ties without an exact score.
+        """
+        row, slot = unclear.nonzero(as_tuple=True)
+        prints = self.tables.gallery.fingerprints if len(row) >= self.tables.gallery.count else None
+        group = torch.arange(len(row), device=row.device)
+        if prints is not None:
+            key = prints[self.positives[row, slot]] + row * 0x1E3779B97F4A7C15
+            group = key.unique(return_inverse=True)[1]
+        one_of_each = torch.empty_like(group).scatter_(0, group, torch.arange(len(group), device=group.device))
+        above, same = [], []
+        for pick in one_of_each[: int(group.max()) + 1].split(len(tile)):
+            r, positive = row[pick], self.positives[row[pick], slot[pick]]
+            part = tile[r]
+            within = (part >= self.low[r, slot[pick], None]) & (part <= self.high[r, slot[pick], None])
+            i, column = within.nonzero(as_tuple=True)
+            negative = members[r[i], column]
+            difference = torch.zeros(len(i), dtype=torch.float64, device=tile.device)
+            differs = (
+                torch.ones_like(i, dtype=torch.bool) if prints is None else prints[negative] != prints[positive[i]]
+            )
+            differs = differs.nonzero()[:, 0]
+            if len(differs):
+                query = self.queries[r[i[differs]]]
+                difference[differs] = self.tables.compare(query, negative[differs], positive[i[differs]])
+            above.append(torch.bincount(i[difference > 0], minlength=len(pick)))
+            same.append(torch.bincount(i[difference == 0], minlength=len(pick)))
+        self.ahead[row, slot] += torch.cat(above)[group]
+        self.tied[row, slot] += torch.cat(same)[group]
+
+
+def _counts(tile: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Count for each threshold of a row the row's scores above `high`, and those not below `low`.
+
+    >>> _counts(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]]), torch.tensor([[2.5]]))
+    (tensor([[1]], dtype=torch.int32), tensor([[2]], dtype=torch.int32))
+    """
+    if low.shape[1] <= for_device(FEW_THRESHOLDS, tile.device):
+        above = [(tile > t).sum(1, dtype=torch.int32) for t in high.split(1, 1)]
+        not_below = [(tile >= t).sum(1, dtype=torch.int32) for t in low.split(1, 1)]
+        return torch.stack(above, 1), torch.stack(not_below, 1)
+    ascending, width = _sort_rows(tile), tile.shape[1]
+    return width - torch.searchsorted(ascending, high, right=True), width - torch.searchsorted(ascending, low)
+
+
+def _sort_rows(tile: Tensor) -> Tensor:
+    if tile.device.type != "cpu":
+        return tile.sort(1).values
+    # On a CPU numpy's vectorised sort is several times as fast as torch's, and it lets other threads run.
+    array = tile.numpy().copy()
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(lambda part: part.sort(axis=1), np.array_split(array, torch.get_num_threads())))
+    return torch.from_numpy(array)

@@ -1,0 +1,195 @@
+"""Limits of image files, and one budget of memory for all images that a process decodes at the same time.
+
+A small file can unpack to gigabytes, and one that is made for it can keep a decoder busy for hours. Every limit is
+checked before pixels are decoded. All of them are module variables that a program may change.
+"""
+
+import os
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from PIL import Image
+
+#: The most pixels of an image: 10,000 × 8,000 pass.
+MAX_PIXELS = 80_000_000
+#: The longest side.
+MAX_SIDE = 65_535
+#: The most bytes of memory for all images that are decoded at the same time; also for one.
+MAX_MEMORY = 2 * 2**30
+#: The most bytes of a file.
+MAX_FILE = 2**30
+#: The most scans of a JPEG. Progressive files have about ten; each is a pass over all pixels.
+MAX_SCANS = 100
+#: The most tiles or strips of a TIFF.
+MAX_TILES = 100_000
+
+# The bytes of memory for a pixel, as measured: of the decoder beside the image, and of the copies that make it RGB.
+_DECODER_BYTES = {"WEBP": 14, "AVIF": 8, "HEIF": 4}
+_COPY_BYTES = {"RGB": 4, "P": 16, "PA": 16, "LA": 16, "RGBA": 16, "I": 12, "I;16": 12, "I;16B": 12}
+# Marks in JPEG data: neither a stuffed FF nor a restart. Those below C0 are invalid and have no length.
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_SCAN, _END, _SEQUENTIAL, _OTHER_FRAMES = 0xDA, 0xD9, (0xC0, 0xC1), (0xC2, 0xC5, 0xC6, 0xC9, 0xCA, 0xCD, 0xCE)
+_STRIP_OFFSETS, _TILE_OFFSETS = 273, 324
+
+
+class LimitError(ValueError):
+    """An image that exceeds a limit.
+
+    Attributes:
+        limit: the name of the variable of this module.
+    """
+
+    def __init__(self, problem: str, limit: str) -> None:
+        super().__init__(problem)
+        self.limit = limit
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise LimitError for an image that is too long or has too many pixels.
+
+    >>> check_size(1, 50_000_000)
+    Traceback (most recent call last):
+    tuplet.images.limits.LimitError: it has 1×50000000 pixels, over 65,535 on a side
+    """
+    if max(width, height) > MAX_SIDE:
+        raise LimitError(f"it has {width}×{height} pixels, over {MAX_SIDE:,} on a side", "MAX_SIDE")
+    if width * height > MAX_PIXELS:
+        raise LimitError(f"it has {width}×{height} pixels, over {MAX_PIXELS:,}", "MAX_PIXELS")
+
+
+def check_file(file: BinaryIO) -> int:
+    """Check the structure of a file before Pillow opens it, which is at its beginning then.
+
+    Returns:
+        the bytes of memory that Pillow takes to open it: it makes room for a WebP's pixels at once.
+    """
+    size = file.seek(0, os.SEEK_END)
+    if size > MAX_FILE:
+        raise LimitError(f"it has {size:,} bytes, over {MAX_FILE:,}", "MAX_FILE")
+    file.seek(0)
+    head = file.read(30)
+    if head[:2] == b"\xff\xd8" and not _has_one_scan(file) and _count_scans(file) > MAX_SCANS:
+        raise LimitError(f"it has over {MAX_SCANS:,} scans", "MAX_SCANS")
+    if head[:2] in (b"II", b"MM") and _count_tiles(file, head) > MAX_TILES:
+        raise LimitError(f"it has over {MAX_TILES:,} tiles or strips", "MAX_TILES")
+    file.seek(0)
+    if head[:4] != b"RIFF" or len(head) < 30:
+        return 0
+    width, height, mode = _webp_header(head)
+    check_size(width, height)
+    return check_memory(width * height, mode, "WEBP")
+
+
+def check_memory(pixels: int, mode: str, format: str | None = None, progressive: bool = False) -> int:
+    """Return the bytes of memory that decoding and the way to RGB take; LimitError if they are too many.
+
+    >>> check_memory(12_000_000, "RGB", "JPEG")
+    96000000
+    """
+    own = 1 if mode in ("1", "L", "P") else 4
+    coefficients = 2 * Image.getmodebands(mode) if progressive else 0
+    needed = pixels * (own + coefficients + _DECODER_BYTES.get(format or "", 0) + _COPY_BYTES.get(mode, 8))
+    if needed > MAX_MEMORY:
+        raise LimitError(
+            f"it takes {needed / 2**20:,.0f} MiB of memory to decode, over {MAX_MEMORY / 2**20:,.0f}", "MAX_MEMORY"
+        )
+    return needed
+
+
+class MemoryBudget:
+    """Let threads decode at the same time as long as their images fit in `MAX_MEMORY`; the others wait.
+
+    >>> budget = MemoryBudget()
+    >>> with budget.reserve(1000):
+    ...     budget.used
+    1000
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def reserve(self, amount: int) -> Iterator[None]:
+        """Wait until there is room, and take it inside this block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.used == 0 or self.used + amount <= MAX_MEMORY)
+            self.used += amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.used -= amount
+                self._changed.notify_all()
+
+
+#: The budget of this process.
+MEMORY = MemoryBudget()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    # Threads do not survive it, and would never give back what they had taken.
+    os.register_at_fork(after_in_child=MEMORY.__init__)  # type: ignore[misc]
+
+
+def _has_one_scan(file: BinaryIO) -> bool:
+    """Return True for a JPEG whose first scan holds all components and is not progressive: libjpeg reads no other."""
+    components = 0
+    file.seek(2)
+    while len(head := file.read(4)) == 4 and head[0] == 0xFF:
+        code, size = head[1], int.from_bytes(head[2:])
+        if code == _SCAN:
+            return file.read(1) == bytes([components])
+        if code in _OTHER_FRAMES:
+            return False
+        content = file.read(size - 2) if code in _SEQUENTIAL else b""
+        components = content[5] if len(content) > 5 else components
+        file.seek(max(0, size - 2 - len(content)), os.SEEK_CUR)
+    return False
+
+
+def _count_scans(file: BinaryIO) -> int:
+    """Count the scans of a JPEG as libjpeg finds them; counting stops above `MAX_SCANS`."""
+    file.seek(0)
+    content, at, scans = file.read(), 2, 0
+    while scans <= MAX_SCANS and (found := _MARKER.search(content, at)):
+        code, at = content[found.start() + 1], found.end()
+        if code == _END:
+            break
+        scans += code == _SCAN
+        if code >= 0xC0:  # those below are invalid: libjpeg skips them, and they have no length
+            at += int.from_bytes(content[at : at + 2])
+    return scans
+
+
+def _count_tiles(file: BinaryIO, head: bytes) -> int:
+    """Return the number of tiles or strips that the first directory of a TIFF lists."""
+    order, is_big = "<" if head[:2] == b"II" else ">", 43 in head[2:4]
+    number, entry = ("Q", "HHQ8x") if is_big else ("H", "HHI4x")
+    try:
+        (offset,) = struct.unpack_from(f"{order}{'Q' if is_big else 'I'}", head, 8 if is_big else 4)
+        file.seek(offset)
+        (entries,) = struct.unpack(f"{order}{number}", file.read(struct.calcsize(f"{order}{number}")))
+        size = struct.calcsize(f"{order}{entry}")
+        content = file.read(min(entries, 2**16) * size)
+        tags = struct.iter_unpack(f"{order}{entry}", content[: len(content) // size * size])
+        return max((count for tag, _, count in tags if tag in (_STRIP_OFFSETS, _TILE_OFFSETS)), default=0)
+    except (struct.error, OSError, OverflowError, ValueError):  # Pillow says what is wrong
+        return 0
+
+
+def _webp_header(head: bytes) -> tuple[int, int, str]:
+    """Return the width, height and mode that the first chunk of a WebP names; no size if there is none."""
+    modes = "RGB", "RGBA"
+    if head[12:16] == b"VP8X":
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+        return width, height, modes[head[20] >> 4 & 1]
+    if head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, modes[bits >> 28 & 1]
+    if head[12:16] == b"VP8 ":
+        width, height = struct.unpack_from("<HH", head, 26)
+        return width & 0x3FFF, height & 0x3FFF, "RGB"
+    return 0, 0, "RGB"

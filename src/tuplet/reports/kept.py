@@ -1,0 +1,56 @@
+"""The file examples.zip of a run: class names, file names and thumbnails, for a report without the dataset."""
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuplet.atomic import write_atomic
+
+FILE, _ABOUT = "examples.zip", "examples.json"
+
+
+@dataclass(frozen=True)
+class KeptExamples:
+    """What a run keeps of its test examples.
+
+    `indices` are their positions in the dataset; `class_names`, `files` and `splits` have an entry for each. `images`
+    are the thumbnails as WebP, by their side in pixels and the row of the example; those that a report has shown.
+    """
+
+    indices: Sequence[int]
+    class_names: Sequence[str]
+    files: Sequence[str]
+    splits: Sequence[str] | None
+    has_images: bool
+    images: Mapping[tuple[int, int], bytes]
+
+
+def write_kept(folder: Path, examples: KeptExamples) -> None:
+    """Write examples.zip; the same examples give the same bytes."""
+
+    def write(part: Path) -> None:
+        with zipfile.ZipFile(part, "w") as packed:
+            names = ("indices", "class_names", "files", "splits", "has_images")
+            about = json.dumps({name: getattr(examples, name) for name in names})
+            packed.writestr(zipfile.ZipInfo(_ABOUT), about, zipfile.ZIP_DEFLATED)
+            for (size, row), content in examples.images.items():
+                packed.writestr(zipfile.ZipInfo(f"{size}/{row}.webp"), content)
+
+    write_atomic(folder / FILE, write)
+
+
+def read_kept(folder: Path, indices: Sequence[int]) -> KeptExamples | None:
+    """Read examples.zip; None if there is none, if it is damaged, or if it describes other examples."""
+    try:
+        with zipfile.ZipFile(folder / FILE) as packed:
+            images = {}
+            for name in packed.namelist():
+                if name != _ABOUT:
+                    size, _, row = name.removesuffix(".webp").partition("/")
+                    images[int(size), int(row)] = packed.read(name)
+            kept = KeptExamples(**json.loads(packed.read(_ABOUT)), images=images)
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError):
+        return None
+    return kept if list(kept.indices) == list(indices) else None

@@ -1,0 +1,208 @@
+"""The routes of the server: searches by image, by vector and from an item; pages, health, metrics and labels."""
+
+import asyncio
+import hashlib
+import time
+from typing import Annotated, Any
+
+import numpy as np
+
+from tuplet.search.results import Hit
+from tuplet.search.server.limits import RefusalError, may_refuse
+from tuplet.search.server.request_body import RequestBody
+from tuplet.search.server.service import SearchRequest, Service
+
+#: The most bytes of a vector's JSON, in all and for each number: bodies are kept in memory until they are complete.
+VECTOR_BYTES, NUMBER_BYTES = 2**16, 64
+
+
+def add_search_routes(app: Any, service: Service) -> None:
+    """Add the searches to a FastAPI application."""
+    from fastapi import Query, Request, Response
+    from pydantic import BaseModel, Field, ValidationError
+
+    limits = service.limits
+
+    class SearchAnswer(BaseModel):
+        hits: list[Hit]
+
+    class VectorBody(BaseModel):
+        vector: list[float]
+
+    class SearchOptions(BaseModel):
+        k: int = Field(20, ge=1, le=limits.results, description="The number of results.")
+        label: list[str] = Field([], max_length=limits.values, description="Only results with one of these labels.")
+        where: str | None = Field(None, description='Only results with these metadata, as JSON: {"year": 2011}.')
+        distinct: float | None = Field(
+            None, allow_inf_nan=False, description="Leave out a result that scores this or more with a nearer one."
+        )
+
+    class ImageSearchOptions(SearchOptions):
+        mirror: bool = Field(False, description="Average the image with its mirror image.")
+
+    async def answer(
+        vector: np.ndarray,
+        response: Response,
+        options: SearchOptions,
+        embed_timing: str = "",
+        exclude: str | None = None,
+    ) -> SearchAnswer:
+        begun = time.perf_counter()
+        where = service.where_json(options.label, options.where)
+        search = SearchRequest(vector, options.k + (exclude is not None), where, options.distinct)
+        hits = [hit for hit in await service.search(search) if hit.id != exclude]
+        response.headers["server-timing"] = f"{embed_timing}search;dur={1000 * (time.perf_counter() - begun):.2f}"
+        return SearchAnswer(hits=hits[: options.k])
+
+    def takes(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+    @app.post(
+        "/api/search/image",
+        summary="Search with an image, which is the body itself",
+        responses=may_refuse(408, 409, 413, 415, 503),
+        openapi_extra=takes("application/octet-stream", {"type": "string", "format": "binary"}),
+    )
+    async def search_image(
+        request: Request, response: Response, options: Annotated[ImageSearchOptions, Query()]
+    ) -> SearchAnswer:
+        body = RequestBody(request, limits)
+        try:
+            with service.image_slot():
+                content = await body.read(limits.bytes)
+                if request.headers.get("content-type", "").startswith("multipart/"):
+                    raise RefusalError(
+                        415, "the body must be the image itself, not a form; with curl: --data-binary @photo.jpg"
+                    )
+                async with service.time_limit(request.receive), service.same_index():
+                    begun = time.perf_counter()
+                    vector = await service.image_vector(content, options.mirror)
+                    embed_timing = f"embed;dur={1000 * (time.perf_counter() - begun):.2f}, "
+                    return await answer(vector, response, options, embed_timing)
+        except RefusalError:
+            await body.discard()
+            raise
+
+    @app.post(
+        "/api/preview",
+        summary="A thumbnail of an image, which is the body itself, as a search with it would read it",
+        response_class=Response,
+        responses={200: {"description": "WebP", "content": {"image/webp": {}}}} | may_refuse(408, 409, 413, 415, 503),
+        openapi_extra=takes("application/octet-stream", {"type": "string", "format": "binary"}),
+    )
+    async def preview(request: Request) -> Response:
+        body = RequestBody(request, limits)
+        try:
+            with service.image_slot():
+                content = await body.read(limits.bytes)
+                async with service.time_limit(request.receive):
+                    return Response(await service.preview(content), media_type="image/webp")
+        except RefusalError:
+            await body.discard()
+            raise
+
+    @app.get("/api/start", summary="Items to start from: one of each class", responses=may_refuse(503))
+    async def start(request: Request, k: Annotated[int, Query(ge=1, le=limits.results)] = 20) -> SearchAnswer:
+        async with service.time_limit(request.receive), service.same_index():
+            return SearchAnswer(hits=await service.starting_items(k))
+
+    @app.post(
+        "/api/search/vector",
+        summary="Search with a vector",
+        responses=may_refuse(408, 413, 503),
+        openapi_extra=takes("application/json", VectorBody.model_json_schema()),
+    )
+    async def search_vector(
+        request: Request, response: Response, options: Annotated[SearchOptions, Query()]
+    ) -> SearchAnswer:
+        body = RequestBody(request, limits)
+        try:
+            await service.refresh()
+            most = min(limits.bytes, VECTOR_BYTES + NUMBER_BYTES * service.index.dim)
+            sent = VectorBody.model_validate_json(await body.read(most))
+        except RefusalError:
+            await body.discard()
+            raise
+        except ValidationError as error:
+            raise RefusalError(422, f'the body must be {{"vector": [numbers]}}: {error.errors()[0]["msg"]}') from None
+        async with service.time_limit(request.receive), service.same_index():
+            return await answer(service.check_vector(sent.vector), response, options)
+
+    @app.get(
+        "/api/search/item",
+        summary="Search from an item of the index; it is not among the results",
+        responses=may_refuse(404, 503),
+    )
+    async def search_item(
+        id: str, request: Request, response: Response, options: Annotated[SearchOptions, Query()]
+    ) -> SearchAnswer:
+        async with service.time_limit(request.receive), service.same_index():
+            return await answer(await service.item_vector(id), response, options, exclude=id)
+
+
+def add_info_routes(app: Any, service: Service, pages: dict[str, str]) -> None:
+    """Add the pages, health, metrics, labels and thumbnails to a FastAPI application."""
+    from fastapi import Request, responses
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Any:
+        return responses.HTMLResponse(pages["/"])
+
+    @app.get("/api", include_in_schema=False)
+    async def api() -> Any:
+        return responses.HTMLResponse(pages["/api"])
+
+    @app.get("/health", summary="Check that the server answers")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get(
+        "/metrics",
+        summary="Counts and times for Prometheus",
+        response_class=responses.PlainTextResponse,
+        responses=may_refuse(503),
+    )
+    async def metrics() -> Any:
+        text = service.metrics.text(await asyncio.to_thread(service.gauges))
+        return responses.PlainTextResponse(text, media_type=service.metrics.content_type)
+
+    @app.get("/api/about", summary="The size, metric and limits of the index", responses=may_refuse(503))
+    async def about() -> dict[str, Any]:
+        return await asyncio.to_thread(service.about)
+
+    @app.get("/api/labels", summary="The labels of the index, most frequent first", responses=may_refuse(503))
+    async def labels() -> list[dict[str, Any]]:
+        return [{"label": label, "count": count} for label, count in (await service.labels()).items()]
+
+    webp: dict[int | str, Any] = {
+        200: {"description": "WebP", "content": {"image/webp": {}}},
+        304: {"description": "unchanged since the one of this If-None-Match"},
+    }
+
+    @app.get(
+        "/api/thumbnail",
+        summary="The thumbnail of an item",
+        response_class=responses.Response,
+        responses=webp | may_refuse(404, 503),
+    )
+    async def thumbnail(id: str, request: Request) -> Any:
+        return answer_image(await service.thumbnail(id), request)
+
+    @app.get(
+        "/api/original",
+        summary="The image of an item's file, at most 1,600 pixels wide or high, if the server shows originals",
+        response_class=responses.Response,
+        responses=webp | may_refuse(403, 404, 503),
+    )
+    async def original(id: str, request: Request) -> Any:
+        with service.image_slot(search=False):
+            async with service.time_limit(request.receive):
+                return answer_image(await service.original(id), request)
+
+    def answer_image(content: bytes, request: Request) -> Any:
+        # Another index may later have the same ids at the same address, so browsers must ask each time.
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        headers = {"cache-control": "private, no-cache", "etag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return responses.Response(status_code=304, headers=headers)
+        return responses.Response(content, media_type="image/webp", headers=headers)

@@ -1,0 +1,200 @@
+"""The processes of a run: one, or those that torchrun started."""
+
+import atexit
+import gc
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tuplet.errors import OptionError, opt
+from tuplet.models import Embedder
+from tuplet.progress import silent
+from tuplet.rows import ProcessGroup
+
+T = TypeVar("T")
+#: Seconds that other processes wait with an error. torchrun checks its processes every 0.1 s and ends them sooner.
+ERROR_DELAY = 5.0
+#: Seconds that a process waits for another, unless TUPLET_TIMEOUT says so; the main one may evaluate alone for long.
+TIMEOUT = 1800
+#: A part of the message of every error of gloo's connections, which have no type of their own.
+_GLOO = "gloo/transport"
+
+
+@dataclass(frozen=True)
+class World:
+    """The rank of this process, the number of processes, and the device. The main process has rank 0."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """True in the process that writes the files."""
+        return self.rank == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """True if there is more than one process."""
+        return self.size > 1
+
+    @property
+    def gpus(self) -> list[torch.device]:
+        """The GPU of this process, or an empty list."""
+        return [self.device] if self.device.type == "cuda" else []
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Show progress and warnings in the main process only."""
+        if self.is_main:
+            yield
+            return
+        with silent(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of the main process in all processes."""
+        if self.is_distributed:
+            box: list[Any] = [value]
+            dist.broadcast_object_list(box)
+            return box[0]
+        return value
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the values of all processes in all processes, in order of rank."""
+        box: list[Any] = [value] * self.size
+        if self.is_distributed:
+            dist.all_gather_object(box, value)
+        return box
+
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes in all processes, in order of rank."""
+        if not self.is_distributed:
+            return rows
+        group = ProcessGroup()
+        return group.gather(rows, group.sizes(rows=rows))
+
+    def shard(self, count: int) -> range:
+        """Return the share of `count` examples that this process works on."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.is_distributed:
+            dist.barrier()
+
+    @torch.no_grad()
+    def broadcast_module(self, module: nn.Module) -> None:
+        """Copy the main process's parameters and buffers to all processes."""
+        if self.is_distributed:
+            for value in module.state_dict().values():
+                dist.broadcast(value, 0)
+
+    def data_parallel(self, network: Embedder) -> tuple[nn.Module, Callable[[], AbstractContextManager[Any]]]:
+        """Wrap a network so that its gradients are averaged over the processes.
+
+        Returns:
+            The network, and a context manager inside of which gradients are not exchanged yet.
+        """
+        # A frozen network has no gradients. The loss averages the gradients of its own parameters.
+        if not self.is_distributed or not any(p.requires_grad for p in network.parameters()):
+            return network, nullcontext
+        # Searching for unused parameters costs time in every step, so only backbones that may have some do it.
+        unused = network.backbone.hides_unread(network.config.levels)
+        parallel = nn.parallel.DistributedDataParallel(
+            network, device_ids=self.gpus or None, find_unused_parameters=unused
+        )
+        return parallel, parallel.no_sync
+
+
+@contextmanager
+def main_raises_first() -> Iterator[None]:
+    """Delay errors in all processes but the main one, so that an error that all of them have is printed once.
+
+    torchrun ends the other processes as soon as the main one fails. If only another process fails, its error is printed
+    after the delay.
+    """
+    try:
+        with _explain_lost_process():
+            yield
+    except Exception:
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(ERROR_DELAY)
+        raise
+
+
+@contextmanager
+def _explain_lost_process() -> Iterator[None]:
+    """Turn an error of the connection to another process into one sentence.
+
+    Raises:
+        TimeoutError: another process did not answer in time.
+        ConnectionError: another process ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or _GLOO in str(error)):
+            raise
+        if "timed out" in str(error).lower():
+            raise TimeoutError(
+                f"another process of this run did not answer within {_timeout():,g} s; look whether it was stopped, "
+                "or set TUPLET_TIMEOUT to more seconds, then call again to continue from the last checkpoint"
+            ) from error
+        raise ConnectionError(
+            "another process of this run ended; see its own message, and call again to go on from the last checkpoint"
+        ) from error
+
+
+def join_processes(device: str | None) -> World:
+    """Join the processes that torchrun started, if there are any.
+
+    The process group lives until the process ends: torch cannot reliably create it a second time.
+    """
+    has_gpu = torch.cuda.is_available()
+    try:
+        chosen = torch.device(device or ("cuda" if has_gpu else "cpu"))
+    except RuntimeError as error:
+        raise OptionError(f"{opt('device')} is {device!r}, unknown to torch", "use cpu, cuda or cuda:1") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise OptionError(f"{opt('device')} is {device!r}, unsupported in training", "use cpu, cuda or cuda:1")
+    if chosen.type == "cuda" and not has_gpu:
+        raise OptionError(f"{opt('device')} is {device!r} and torch finds no GPU", "use cpu, or leave it out")
+    if chosen.type == "cuda":
+        index = int(os.environ.get("LOCAL_RANK", 0)) if chosen.index is None else chosen.index
+        chosen = torch.device("cuda", index)
+        torch.cuda.set_device(chosen)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
+        atexit.register(_leave)
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size(), chosen)
+    return World(0, 1, chosen)
+
+
+def _timeout() -> float:
+    given = os.environ.get("TUPLET_TIMEOUT", str(TIMEOUT))
+    try:
+        seconds = float(given)
+        if not 0 < seconds < 1e9:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"TUPLET_TIMEOUT is {given!r}; it must be a number of seconds above 0") from None
+    return seconds
+
+
+def _leave() -> None:
+    # DistributedDataParallel is part of a reference cycle, and its threads must end before the process group does.
+    gc.collect()
+    dist.destroy_process_group()

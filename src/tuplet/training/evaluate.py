@@ -1,0 +1,90 @@
+"""Measure an embedder on the examples of a run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tuplet import evaluation
+from tuplet.data import Dataset
+from tuplet.data.dataset import ListedPairs
+from tuplet.embedding import embed_store
+from tuplet.models import Embedder
+from tuplet.training.data import Part
+from tuplet.training.distributed import World
+
+
+def embed_part(embedder: Embedder, part: Part, world: World, flip: bool = False) -> Tensor:
+    """Embed a part, or its mirror images; every process embeds its share and gets all vectors."""
+    own = embed_store(embedder, part.store, world.shard(len(part.store)), flip)
+    return world.gather_rows(own)
+
+
+def recalls(vectors: Tensor, data: Dataset, ks: Sequence[int], metric: str = "euclidean") -> dict[str, float]:
+    """Return Recall@K alone, which is measured often during training."""
+    queries, labels, rest = queries_and_gallery(vectors, data)
+    found = evaluation.recall_at_k(queries, labels, ks=ks, metric=metric, **rest)
+    return {f"recall_at_{k}": value for k, value in found.items()}
+
+
+def map_at_r(vectors: Tensor, data: Dataset) -> float:
+    """Return MAP@R, which is steadier than Recall@1 where there are few queries: every positive counts."""
+    queries, labels, gallery = queries_and_gallery(vectors, data)
+    return evaluation.map_at_r(queries, labels, **gallery)
+
+
+def all_metrics(
+    vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int, metric: str = "euclidean", bootstrap: int = 0
+) -> dict[str, Any]:
+    """Return every metric, for the end of a run; those of levels, several labels and pairs where the data have them."""
+    queries, labels, rest = queries_and_gallery(vectors, data)
+    metrics = evaluation.evaluate(queries, labels, ks=ks, seed=seed, metric=metric, bootstrap=bootstrap, **rest)
+    if data.groups is not None:
+        metrics["group"] = data.groups.name
+    if data.label_sets is not None:
+        _, sets, rest = queries_and_gallery(vectors, data, data.label_sets)
+        hierarchy = data.levels is not None
+        metrics["ndcg_at_10"] = evaluation.ndcg_at_k(queries, sets, 10, hierarchy=hierarchy, metric=metric, **rest)
+        above = list(data.levels or ())[1:]
+        if above:
+            metrics["levels"] = {name: recalls(vectors, data.at_level(name), ks, metric) for name in above}
+    if data.pairs is not None:
+        metrics |= _pair_metrics(vectors, data.pairs, metric)
+    return metrics
+
+
+def _pair_metrics(vectors: Tensor, pairs: ListedPairs, metric: str) -> dict[str, Any]:
+    """Return the accuracy of the pairs and triplets that the data list, where both of their images are measured."""
+    found: dict[str, Any] = {"pairs": len(pairs.same)}
+    if len(pairs.triplets):
+        a, p, n = (vectors[column] for column in pairs.triplets.to(vectors.device).T)
+        nearer = evaluation.pair_scores(a, p, metric=metric) > evaluation.pair_scores(a, n, metric=metric)
+        found |= {"triplets": len(nearer), "triplet_accuracy": nearer.double().mean().item()}
+    if bool(pairs.same.any()) and not bool(pairs.same.all()) and len(pairs.same) >= 10:
+        first, second = (vectors[side.to(vectors.device)] for side in (pairs.first, pairs.second))
+        scores = evaluation.pair_scores(first, second, metric=metric)
+        # Pairs may be listed in the order of their kind, so the folds are dealt out.
+        folds = torch.arange(len(scores)) % 10
+        found["pair_accuracy"] = evaluation.pair_verification(scores, pairs.same, folds)["accuracy"]
+        found["tar_at_far_0.01"] = evaluation.tar_at_far(scores, pairs.same, 0.01)
+    return found
+
+
+def queries_and_gallery(
+    vectors: Tensor, data: Dataset, labels: Tensor | None = None
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Return the queries with their labels, and where the data have them the gallery and the groups of both.
+
+    `labels` are those of the examples, by default what decides on positives (`Dataset.targets`).
+    """
+    labels = data.targets if labels is None else labels
+    groups = None if data.groups is None else data.groups.codes
+    if data.splits is None or "query" not in data.splits:
+        return vectors, labels, {} if groups is None else {"groups": groups}
+    is_query = torch.tensor([split == "query" for split in data.splits])
+    rows = is_query.to(vectors.device)
+    rest = {"gallery": vectors[~rows], "gallery_labels": labels[~is_query]}
+    if groups is not None:
+        rest |= {"groups": groups[is_query], "gallery_groups": groups[~is_query]}
+    return vectors[rows], labels[is_query], rest

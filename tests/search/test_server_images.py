@@ -1,0 +1,88 @@
+"""Crafted images do not stop the server: others are answered, memory is bounded, SIGTERM ends it."""
+
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx
+import pytest
+
+import crafted
+from crafted import saved
+from search.bad_uploads import random_image
+from search.server_process import server
+
+pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+
+SLOW = crafted.jpeg_of_scans(90, side=6500)  # within all limits but that of time
+
+
+def post(address, content):
+    return httpx.post(f"{address}/api/search/image", content=content, timeout=60)
+
+
+def _post_to_nobody(address):
+    with suppress(httpx.HTTPError):
+        post(address, SLOW)
+
+
+def memory(process):
+    """Return the bytes that a server and its decoders have taken at most."""
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    return {pid: _peak(pid) for pid in [str(process.pid), *children]}
+
+
+def _peak(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+
+def test_crafted_images_stop_nobody(folder):
+    good = saved(random_image(), "PNG")
+    with server(folder, seconds=1.0) as (address, process), ThreadPoolExecutor(4) as threads:
+        assert post(address, good).status_code == 200
+        slow = [threads.submit(post, address, SLOW) for _ in range(2)]
+        time.sleep(0.2)
+        begun = time.monotonic()
+        assert httpx.get(f"{address}/health").status_code == 200
+        assert time.monotonic() - begun < 1
+        for answer in slow:
+            assert (answer.result().status_code, answer.result().json()["detail"]) == (
+                413,
+                "the image takes over 0.5 s to decode; send a smaller one",
+            )
+        before = memory(process)[str(process.pid)]
+        refused = {name: post(address, content) for name, content in crafted.images().items()}
+        refused["WebP of 34 bytes"] = post(address, crafted.webp_of(7000, 7000))
+        assert {name: answer.status_code for name, answer in refused.items()} == {
+            "JPEG of a million scans": 413,
+            "JPEG of hidden scans": 413,
+            "PNG of one column": 413,
+            "TIFF of a million strips": 413,
+            "PPM of comments": 415,
+            "PostScript": 415,
+            "WebP of 16,384²": 413,
+            "WebP of 34 bytes": 413,
+        }
+        assert "MiB of memory to decode, over 1,024; send" in refused["WebP of 34 bytes"].json()["detail"]
+        taken = memory(process)
+        assert taken.pop(str(process.pid)) < before + 100 * 2**20
+        assert max(taken.values()) < 200 * 2**20
+        assert post(address, good).status_code == 200
+
+
+def test_sigterm_ends_a_server_that_is_decoding(folder):
+    with server(folder) as (address, process):
+        pids = memory(process).keys()
+        for _ in range(2):
+            threading.Thread(target=_post_to_nobody, args=(address,), daemon=True).start()
+        time.sleep(0.5)
+        begun = time.monotonic()
+        process.terminate()
+        assert process.wait(12) == 0
+        assert time.monotonic() - begun < 9
+        assert len(pids) == 3
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

@@ -1,0 +1,52 @@
+"""Defaults that suit the data and the device."""
+
+import pytest
+import torch
+
+from training_tools import pictures, vectors
+from tuplet import data, losses, models, training
+from tuplet.training.defaults import describe_choices
+from tuplet.training.recipes import resolve_settings
+
+LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
+
+
+def many(count):
+    return data.from_images(torch.zeros(count, 4, 4, dtype=torch.uint8), torch.arange(count) // 10)
+
+
+def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatch):
+    settings = resolve_settings(None, {}, pictures())
+    assert (settings.model, settings.weights) == tuple(LITE.values())
+    assert resolve_settings(None, {"model": "efficientnet_lite0"}, pictures()).weights == LITE["weights"]
+    assert resolve_settings(None, {"weights": "resnet50_v1_imagenet"}, pictures()).model == "resnet50"
+    assert resolve_settings(None, {"weights": None}, pictures()).model == "resnet50"
+    assert resolve_settings(None, {"model": "convnet"}, pictures()).weights is None
+    monkeypatch.setattr(models, "weights_at_hand", lambda device: [])
+    with pytest.raises(ValueError, match=r"no pretrained weights are at hand.*'tuplet\[lite0\]', give model and"):
+        resolve_settings(None, {}, pictures())
+
+
+def test_few_images_change_pretrained_weights_only_a_little():
+    small = resolve_settings(None, {"device": "cuda"}, many(600))
+    assert (small.dim, small.freeze_to, small.steps, small.evaluate_every) == (None, "M", 60, 15)
+    assert small.wise_ft
+    assert small.keep_start
+    assert small.select_by == "map_at_r"
+    line = describe_choices({"device": "cuda"}, small, many(600))
+    assert line.startswith("chosen for about 240 training images on a GPU: augment={'area': (0.3, 1.0)}, model='effic")
+    assert ", dim=None, freeze_to='M', lr=0.0003, wise_ft=True, steps=60, " in line
+    assert resolve_settings(None, {"device": "cuda"}, many(6000)) == training.Settings(device="cuda", **LITE)
+    large = resolve_settings(None, {"device": "cpu"}, many(6000))
+    assert (large.dim, large.freeze_to, large.steps, large.wise_ft) == (512, "M", 400, False)
+
+
+def test_what_is_given_takes_precedence():
+    given = {"freeze_to": None, "dim": 64, "steps": 8, "lr": 1e-5, "wise_ft": False, "keep_start": False}
+    settings = resolve_settings(None, {**given, "device": "cpu"}, many(600))
+    assert {name: getattr(settings, name) for name in given} == given
+    assert settings.evaluate_every == 2
+    assert resolve_settings(None, {"head_steps": 5}, many(600)).dim == 512
+    assert resolve_settings(None, {"loss": losses.ProxyAnchorLoss(9, 512)}, many(600)).dim == 512
+    assert resolve_settings("demo", {}, many(600)).dim == 64
+    assert resolve_settings(None, {"dim": 5}, vectors()) == training.Settings(model="mlp", weights=None, dim=5)

@@ -1,0 +1,305 @@
+"""Tests of two processes under torchrun: they train what one process trains on the same batches."""
+
+import socket
+from typing import ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training_tools import events, pictures, same, start_process, vectors, weights
+from tuplet import models, training
+from tuplet.training.diagnostics import mean_cosine
+
+CHILD = """
+import os, sys, torch
+from training.test_distributed import CASES, RESUMED, UNLIKE_ONE_PROCESS, differences
+from training_tools import embedder_with_dropout, vectors
+from tuplet import training
+torch.set_num_threads(1)
+for case, make in {**CASES, **UNLIKE_ONE_PROCESS}.items():
+    data, options = make()
+    run = training.train(data, f"{sys.argv[1]}/{case}", **options)
+    torch.save((run.metrics["recall_at_1"], run.embedder.state_dict()), f"{sys.argv[1]}/{case} {os.environ['RANK']}.pt")
+for folder, stops in (("one call", [12]), ("two calls", [5, 12])):
+    for steps in stops:
+        training.train(vectors(), f"{sys.argv[1]}/{folder}", model=embedder_with_dropout(), steps=steps, **RESUMED)
+rank, training.distributed.ERROR_DELAY = int(os.environ["RANK"]), 0
+for data, options in differences(rank):
+    try:
+        training.train(data, f"{sys.argv[1]}/none", loss="raw", batch_size=12, steps=2, device="cpu", **options)
+    except ValueError as error:
+        print(error, file=open(f"{sys.argv[1]}/differences {rank}.txt", "a"))
+assert not os.path.exists(f"{sys.argv[1]}/none")
+"""
+
+
+def differences(rank):
+    """Return data and options in which two processes differ."""
+    layers = [torch.nn.Identity()] * rank + [torch.nn.Linear(10, 8)]
+    model = models.create(torch.nn.Sequential(*layers), dim=6, example=torch.zeros(2, 10))
+    return [
+        (vectors(), {"dim": 6 + rank}),
+        (vectors(), {"log_every": 7 + rank}),
+        (vectors(classes=12 + 2 * rank), {"dim": 6}),
+        (vectors(), {"model": model}),
+    ]
+
+
+class Two(torch.nn.Module):
+    """Two levels, from low to high."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 5, 3)
+
+    def forward(self, x):
+        low = self.low(x)
+        return [low, self.high(low.relu())]
+
+
+class Staged(models.Backbone):
+    """The same layers as a backbone with stages."""
+
+    channels: ClassVar = {"M": 4, "H": 5}
+
+    def __init__(self):
+        super().__init__()
+        self.layers = Two()
+
+    def stages(self):
+        return [("M", self.layers.low), ("H", self.layers.high)]
+
+
+def two_levels(plain_module=False):
+    torch.manual_seed(0)
+    prepared = models.Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
+    levels = "M" if plain_module else "MH"
+    return models.create(Two() if plain_module else Staged(), dim=6, levels=levels, preprocessing=prepared)
+
+
+def frozen():
+    torch.manual_seed(0)
+    return models.create("mlp", features=10, dim=None).requires_grad_(False)
+
+
+EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "lr": 1e-3, "validation": 0.0}
+
+CASES = {
+    "pictures": lambda: (
+        pictures(),
+        {
+            **EVERY,
+            "loss": "multi_similarity",
+            "model": "convnet",
+            "model_options": {"size": 12, "channels": 3},
+            "resize": 14,
+            "dim": 8,
+            "batch_size": 12,
+            "per_class": 3,
+            "ema": 0.9,
+        },
+    ),
+    "memory and micro-batches": lambda: (
+        vectors(),
+        {**EVERY, "loss": "raw", "dim": 6, "memory": 40, "batch_size": 12, "per_class": 2, "micro_batch_size": 4},
+    ),
+    # One process gets three examples, which fit into one micro-batch, and the other gets six.
+    "uneven micro-batches": lambda: (
+        vectors(),
+        {**EVERY, "loss": "raw", "dim": 6, "batch_size": 9, "per_class": 3, "micro_batch_size": 4},
+    ),
+    "layers above the level": lambda: (
+        pictures(),
+        {**EVERY, "loss": "raw", "model": two_levels().select("M"), "batch_size": 12, "per_class": 3},
+    ),
+    "layers above the level of a plain module": lambda: (
+        pictures(),
+        {**EVERY, "loss": "raw", "model": two_levels(plain_module=True), "batch_size": 12, "per_class": 3},
+    ),
+    "proxies and hard classes": lambda: (
+        vectors(),
+        {**EVERY, "loss": "proxy_anchor", "dim": 6, "sampler": "hard_class", "batch_size": 10, "clip": 0.5},
+    ),
+    "proxies alone": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "softmax",
+            "model": frozen(),
+            "batch_size": 12,
+            "per_class": 2,
+            "micro_batch_size": 4,
+        },
+    ),
+    "margin": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "margin",
+            "loss_options": {"learn_beta": True},
+            "dim": 6,
+            "batch_size": 12,
+            "optimizer": "sgd",
+        },
+    ),
+}
+
+
+def with_batchnorm():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+    return models.create(layers, dim=6, example=torch.zeros(2, 10))
+
+
+#: Two processes train this unlike one process, since each has BatchNorm statistics of its own share of a batch.
+UNLIKE_ONE_PROCESS = {
+    "batchnorm": lambda: (
+        vectors(),
+        {**EVERY, "steps": 1, "loss": "raw", "model": with_batchnorm(), "batch_size": 12, "per_class": 2},
+    ),
+}
+
+RESUMED = {k: v for k, v in EVERY.items() if k != "steps"}
+RESUMED |= {"loss": "raw", "memory": 40, "ema": 0.9, "batch_size": 12, "per_class": 2, "schedule": "constant"}
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def torchrun(folder, code):
+    """Run code in two processes, as a user would; return standard error and the exit code."""
+    script = folder / "script.py"
+    script.write_text(code)
+    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}")
+    child = start_process(script, folder, command=command)
+    _, errors = child.communicate(timeout=240)
+    return errors, child.returncode
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Run all cases in two processes, one after the other."""
+    # A process once aborted, for an unknown reason. Try again only where that is after the last case.
+    for _ in range(2):
+        folder = tmp_path_factory.mktemp("two")
+        errors, code = torchrun(folder, CHILD)
+        is_complete = all((folder / f"differences {rank}.txt").is_file() for rank in range(2))
+        if code == 0 or "SIGABRT" not in errors or not is_complete:
+            break
+    assert code == 0, errors
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_equal_one(case, tmp_path, two):
+    data, options = CASES[case]()
+    one = training.train(data, tmp_path, **options)
+    for name in ("best", "last"):
+        assert_close(weights(two / case, name), weights(tmp_path, name))
+    # Every process returns the run; only the main process wrote it.
+    returned = [torch.load(two / f"{case} {rank}.pt", weights_only=True) for rank in range(2)]
+    for metrics, state in returned:
+        assert metrics == pytest.approx(one.metrics["recall_at_1"])
+        assert_close(state, one.embedder.state_dict())
+    losses = [[event["loss"] for event in events(folder, "train")] for folder in (tmp_path, two / case)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    # Parameters and memory of the loss.
+    objectives = [
+        torch.load(folder / "checkpoint.pt", weights_only=True)["objective"] for folder in (tmp_path, two / case)
+    ]
+    assert_close(*objectives)
+
+
+def test_all_processes_evaluate_the_network_that_is_saved(two):
+    """Each embeds its share of the examples, with the BatchNorm statistics of the main process."""
+    _, evaluation = events(two / "batchnorm", "evaluation")
+    kept = load_file(two / "batchnorm" / "vectors.safetensors")["embeddings"]
+    assert evaluation["mean_cosine"] == pytest.approx(mean_cosine(kept))
+
+
+def test_two_processes_resume_bit_for_bit(two):
+    """Each process has its own random numbers, which dropout uses."""
+    for name in ("best", "last"):
+        assert same(weights(two / "one call", name), weights(two / "two calls", name))
+
+
+FAILING = """
+import os, sys
+from training_tools import vectors
+from tuplet import training
+rank, training.distributed.ERROR_DELAY = int(os.environ["RANK"]), {wait}
+training.{call}, device="cpu", lr={lr})
+"""
+TRAIN, COMPARE = "train(vectors(), sys.argv[1]", "compare(vectors(), ['raw'], [0], out=sys.argv[1]"
+
+
+@pytest.mark.parametrize(("call", "lr", "wait"), [(TRAIN, "0", 60), (TRAIN, "1 - rank", 0.1), (COMPARE, "0", 60)])
+def test_an_error_is_printed_by_one_process(call, lr, wait, tmp_path):
+    """The main process prints an error that all processes have; another process prints its own error."""
+    errors, code = torchrun(tmp_path, FAILING.format(call=call, lr=lr, wait=wait))
+    assert code == 1
+    assert errors.count("lr is 0; it must be above 0") == 1
+
+
+LOST = """
+import os, signal, sys, torch
+from training_tools import vectors
+from tuplet import training
+torch.set_num_threads(1)
+training.distributed.ERROR_DELAY = 0.1
+step, rank = training.step.Stepper.step, int(os.environ["RANK"])
+def lost(self, number, *batch):
+    if number == 3 and rank == {rank}:
+        os.kill(os.getpid(), signal.{signal})
+    return step(self, number, *batch)
+training.step.Stepper.step = lost
+training.train(vectors(), sys.argv[1], loss="raw", dim=6, batch_size=12, steps=12, device="cpu")
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "how", "sentence"),
+    [
+        (1, "SIGSTOP", "TimeoutError: another process of this run did not answer within 3 s; look whether it was"),
+        (0, "SIGSTOP", "TimeoutError: another process of this run did not answer within 3 s; look whether it was"),
+        (1, "SIGKILL", "ConnectionError: another process of this run ended; see its own message, and call again"),
+    ],
+)
+def test_a_process_does_not_wait_forever_for_another(lost, how, sentence, tmp_path, soak):
+    """Without torchrun, which would end the other process as soon as one is killed."""
+    if not soak and (lost, how) != (1, "SIGSTOP"):
+        pytest.skip("runs with --soak")
+    options = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "TUPLET_TIMEOUT": "3"}
+    code = LOST.format(rank=lost, signal=how)
+    processes = [start_process(code, tmp_path / "run", RANK=str(rank), **options) for rank in range(2)]
+    try:
+        _, errors = processes[1 - lost].communicate(timeout=60)
+    finally:
+        processes[lost].kill()
+        processes[lost].communicate()
+    assert processes[1 - lost].returncode == 1
+    assert errors.splitlines()[-1].removeprefix(f"[rank{1 - lost}]: ").startswith(sentence)
+
+
+def test_processes_that_differ_get_a_sentence(two):
+    """Gloo would end both if their tensors had different sizes."""
+    end = "; start all processes with the same command on the same data"
+    expected = [
+        "dim=7 in process 1 and dim=6 in process 0",
+        "log_every=8 in process 1 and log_every=7 in process 0",
+        "the data of process 1 differ from those of process 0 in their examples",
+        "the weights of process 1 have other names, shapes or types than in process 0",
+    ]
+    for rank in range(2):
+        said = (two / f"differences {rank}.txt").read_text().splitlines()
+        assert said == [sentence + end for sentence in expected]
+
+
+def assert_close(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key in theirs:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=2e-5)

@@ -1,0 +1,129 @@
+"""The model before training: it is measured, compared with the result, averaged with it, and kept if it is better."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import tuplet
+from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
+from tuplet import evaluation, models, training
+from tuplet.training.start import AVERAGES, averages, gain, make_start
+
+
+def raw_recall(source, part=1):
+    test = source.split()[part]
+    return evaluation.recall_at_k(normalize(test.features), test.labels)[1]
+
+
+def test_feature_vectors_are_the_start_of_a_new_network(tmp_path):
+    source = vectors()
+    run = training.train(source, tmp_path, **QUICK)
+    assert run.metrics["start"]["recall_at_1"] == raw_recall(source)
+    assert run.metrics["start"]["model"] == "the feature vectors"
+    assert {"recall_at_8", "map_at_r"} <= set(run.metrics["start"])
+    assert events(tmp_path, "evaluation")[0] | {"mean_cosine": 0} == {
+        "event": "evaluation",
+        "step": 0,
+        "mean_cosine": 0,
+        **{name: value for name, value in run.metrics["start"].items() if name.startswith("recall_at_")},
+    }
+    difference = run.metrics["recall_at_1"] - run.metrics["start"]["recall_at_1"]
+    assert run.metrics["gain"]["recall_at_1"] == pytest.approx(difference)
+    low, high = run.metrics["gain"]["interval"]
+    assert low <= difference <= high
+    assert run.metrics["gain"]["confidence"] == 0.95
+
+
+def test_the_start_of_pretrained_weights_is_without_the_new_layer():
+    embedder = models.create("convnet", size=12, channels=3, dim=4)
+    pretrained = training.Settings(model="convnet", weights="a file")
+    start = make_start(embedder, pretrained, pictures()).embedder
+    images = pictures().images
+    expected = normalize(embedder.backbone(embedder._prepare(images))["H"])
+    torch.testing.assert_close(start.embed(images), expected.detach())
+    assert same(
+        make_start(embedder, training.Settings(weights=None), pictures()).embedder.weights(), embedder.weights()
+    )
+
+
+def test_the_interval_is_that_of_a_paired_bootstrap():
+    rng = np.random.default_rng(0)
+    before, after = (torch.tensor(rng.random(300) < share).double() for share in (0.6, 0.7))
+    found = gain(before, after, seed=0)
+    draws = rng.integers(300, size=(4000, 300))
+    expected = np.quantile((after - before).numpy()[draws].mean(1), [0.025, 0.975])
+    assert found["recall_at_1"] == pytest.approx(float((after - before).mean()))
+    assert found["interval"] == pytest.approx(expected, abs=0.01)
+
+
+def test_steps_0_measure_the_start_and_write_a_complete_run(tmp_path):
+    source = vectors()
+    run = training.train(source, tmp_path, **{**QUICK, "steps": 0})
+    assert run.metrics["step"] == 0
+    assert run.metrics["recall_at_1"] == run.metrics["start"]["recall_at_1"] == raw_recall(source)
+    assert run.metrics["gain"]["interval"] == [0.0, 0.0]
+    names = {path.name for path in tmp_path.glob("[a-z]*")} - {"tensorboard"}
+    assert names == {
+        *("best", "last", "checkpoint.pt", "evaluation.json", "events.jsonl"),
+        "run.json",
+        "vectors.safetensors",
+    }
+    again = training.train(source, tmp_path, **{**QUICK, "steps": 0})
+    assert again.metrics == run.metrics
+    torch.testing.assert_close(tuplet.load(tmp_path / "best").embed(source.features), normalize(source.features))
+
+
+def test_a_result_that_is_worse_is_warned_of_or_the_start_is_kept(tmp_path):
+    """A few steps of a random layer."""
+    worse = {**QUICK, "steps": 2, "lr": 0.01}
+    message = r"training made the model worse: Recall@1 75.00 → .*; try lr=0\.003, steps=1, another loss, or keep_start"
+    with pytest.warns(UserWarning, match=message) as w:
+        training.train(vectors(), tmp_path / "worse", **worse)
+    assert {warning.filename for warning in w} == {__file__}
+    run = training.train(vectors(), tmp_path / "kept", keep_start=True, **worse)
+    assert (run.metrics["step"], run.metrics["gain"]["recall_at_1"]) == (0, 0.0)
+    assert run.embedder.width == 10
+    assert training.train(vectors(), tmp_path / "kept", keep_start=True, **worse).embedder.width == 10
+
+
+def test_a_linear_layer_starts_from_the_vectors_and_is_averaged_with_them(tmp_path):
+    """The default for vectors: where only some numbers tell classes apart, it learns which."""
+    source = vectors(classes=40, each=8, dim=20, nuisance=2.0)
+    run = training.train(source, tmp_path, lr=1e-3)
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    assert (settings["dim"], settings["model_options"]) == (20, {"hidden": []})
+    assert run.metrics["chosen_on"] == "validation"
+    assert run.metrics["gain"]["interval"][0] > 0
+    tried = events(tmp_path, "wise_ft")
+    assert [event["share"] for event in tried] == list(AVERAGES)
+    scores = [event["map_at_r"] for event in events(tmp_path) if event["event"] in ("evaluation", "wise_ft")]
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]
+    assert saved["best_score"] == max(scores)
+
+
+def test_an_average_has_the_weights_between(tmp_path):
+    start, result = (models.create("mlp", features=3, hidden=[], dim=2) for _ in range(2))
+    headless = models.create("mlp", features=3, hidden=[4], dim=None)
+    for share, mixed in averages(start, result):
+        expected = (1 - share) * start.heads["H"].weight + share * result.heads["H"].weight
+        torch.testing.assert_close(mixed.heads["H"].weight, expected)
+    whole = models.create("mlp", features=3, hidden=[4], dim=2)
+    _, mixed = next(averages(headless, whole))
+    assert torch.equal(mixed.heads["H"].weight, whole.heads["H"].weight)
+    assert not torch.equal(mixed.weights()["backbone.layers.0.0.weight"], whole.weights()["backbone.layers.0.0.weight"])
+
+
+def test_final_trains_on_all_examples_and_keeps_the_honest_result(tmp_path):
+    options = {**QUICK, **SMALL, "validation": 0.5}
+    plain = training.train(pictures(), tmp_path / "run", **options)
+    final = training.train(pictures(), tmp_path / "run", final=True, **options)
+    assert final.metrics == plain.metrics
+    assert same(final.embedder.weights(), weights(tmp_path / "run" / "final", "best"))
+    assert not same(weights(tmp_path / "run" / "final", "best"), weights(tmp_path / "run", "best"))
+    assert events(tmp_path / "run" / "final", "evaluation") == []
+    assert events(tmp_path / "run" / "final", "train")[-1]["step"] == plain.metrics["step"]
+    again = training.train(pictures(), tmp_path / "run", final=True, **options)
+    assert same(again.embedder.weights(), final.embedder.weights())
