@@ -31,7 +31,7 @@ def test_crafted_data_are_refused_in_a_moment(tmp_path):
         with pytest.raises(ValueError, match=REASONS[name]) as caught:
             data.open(path.parent if "/" in name else path)
         assert "\n" not in str(caught.value)
-        assert time.process_time() - begun < 2, name
+        assert time.process_time() - begun < 10, name  # minutes without the limits, a second with them
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, name
 
 
