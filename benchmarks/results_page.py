@@ -26,7 +26,14 @@ def render(results: Results) -> str:
     parts = [findings(MEASURED, results), _main_rows(results), protocol(results)]
     for dataset in MEASURED:
         parts += [f"## {DATASETS[dataset].title}\n", _table(dataset, results)]
-    parts += [_chosen(results), _ablations(results), _figures(results), _missing(results), _commands(results)]
+    parts += [
+        _frozen(results),
+        _chosen(results),
+        _ablations(results),
+        _figures(results),
+        _missing(results),
+        _commands(results),
+    ]
     return "\n".join(part.rstrip() + "\n" for part in parts if part)
 
 
@@ -128,6 +135,25 @@ def _printed(dataset: str, method: str) -> str:
 
 
 # What the search chose, what the papers vary, figures, commands
+
+
+def _frozen(results: Results) -> str:
+    """Return the table of heads on frozen features (frozen_features.json, by benchmarks/frozen_features.py)."""
+    if "frozen_features" not in results:
+        return ""
+    about = results["frozen_features"]
+    text = f"""One linear layer of 512 outputs on the features of a network that is not trained, at 224². Every step
+        sees the exact loss of all training vectors at once. Loss, learning rate and steps are chosen on validation
+        classes over three seeds. The seconds are those of embedding both splits and of training, on {about["device"]}.
+        `benchmarks/frozen_features.py` repeats it."""
+    lines = ["## A head on frozen features", "", paragraph(text), ""]
+    lines += _head(["weights", "dataset", "features R@1", "head R@1", "embedding, s", "training, s", "chosen"])
+    for row in about["rows"]:
+        trained = [each["recall_at_1"] for each in row["trained"]]
+        seconds = [f"{row['embedding_seconds']:.1f}", f"{row['training_seconds']:.2f}"]
+        title, frozen = DATASETS[row["dataset"]].title, f"{100 * row['frozen']:.1f}"
+        lines.append(_line([row["weights"], title, frozen, spread(trained), *seconds, _listed(row["recipe"])]))
+    return "\n".join(lines)
 
 
 def _chosen(results: Results) -> str:
