@@ -44,7 +44,7 @@ def evaluate(
     """
     from tuplet import data as datasets
     from tuplet.cli.runs import load_embedder, read_run_json
-    from tuplet.training.measure import measure
+    from tuplet.training.evaluate import measure
     from tuplet.training.papers import recall_ks
 
     embedder = load_embedder(model, device)
