@@ -21,7 +21,8 @@ from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.papers import benchmark, published
 from tuplet.training.plan import make_plan
-from tuplet.training.recipes import RECIPES, recipe_for, resolve_settings
+from tuplet.training.recipes import RECIPES, recipe_for
+from tuplet.training.resolve import resolve_settings
 from tuplet.training.run import train
 from tuplet.training.settings import check_names
 

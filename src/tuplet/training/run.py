@@ -22,7 +22,6 @@ from tuplet.models import Embedder
 from tuplet.models.card import write_card
 from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run
 from tuplet.training.data import Examples, make_examples
-from tuplet.training.defaults import describe_choices
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.events import Callback, Events, NoEvents
@@ -32,7 +31,7 @@ from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import make_optimizer
 from tuplet.training.plan import Plan, make_plan, plan_final
-from tuplet.training.recipes import Default, given_options, resolve_settings
+from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
 from tuplet.training.result import load_best, write_result
 from tuplet.training.sampler import largest_class, make_sampler, warn_of_small_classes
 from tuplet.training.trackers import TrackerClass, find_tracker
