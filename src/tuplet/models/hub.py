@@ -10,7 +10,7 @@ from tuplet.errors import first_line
 from tuplet.extras import need
 from tuplet.models.card import CARD, write_card
 from tuplet.models.embedder import Embedder
-from tuplet.models.folder import CONFIG, WEIGHTS
+from tuplet.models.storage import CONFIG, WEIGHTS
 
 
 def push_to_hub(

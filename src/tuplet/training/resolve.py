@@ -13,8 +13,8 @@ from tuplet.errors import OptionError, OptionTypeError, opt
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.architectures import ARCHITECTURES
-from tuplet.models.at_hand import best_at_hand
 from tuplet.models.config import PART_OPTIONS
+from tuplet.models.find_weights import best_at_hand
 from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
 from tuplet.training.settings import Settings, check_names, describe_options
