@@ -255,7 +255,7 @@ class Embedder(nn.Module):
             )
         else:
             single = isinstance(images, str | os.PathLike | bytes | Image.Image) or hasattr(images, "read")
-            images = [images] if single else list(images)  # type: ignore[list-item,arg-type]
+            images = [images] if single else list(images)  # type: ignore[list-item,arg-type]  # by `single`
             pixels = map_in_threads(self.preprocessing.image, images, 2 * batch_size, workers)
             batches = (torch.stack(batch) for batch in chunks(pixels, batch_size))
         result = torch.empty(len(images), self.width)
