@@ -18,6 +18,7 @@ from tuplet.models import Embedder
 from tuplet.training.data import Part
 from tuplet.training.distributed import World
 from tuplet.training.papers import recall_ks
+from tuplet.training.split import query_mask
 
 
 def evaluate(
@@ -136,9 +137,9 @@ def queries_and_gallery(
     """
     labels = data.targets if labels is None else labels
     groups = None if data.groups is None else data.groups.codes
-    if data.splits is None or "query" not in data.splits:
+    is_query = query_mask(data)
+    if is_query is None:
         return vectors, labels, {} if groups is None else {"groups": groups}
-    is_query = torch.tensor([split == "query" for split in data.splits])
     rows = is_query.to(vectors.device)
     rest = {"gallery": vectors[~rows], "gallery_labels": labels[~is_query]}
     if groups is not None:

@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
@@ -18,6 +17,7 @@ from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
 from tuplet.training.loop import Loop
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
+from tuplet.training.split import query_mask
 
 _logger = logging.getLogger("tuplet")
 #: Resamples of the queries, and the confidence of the interval that they give.
@@ -47,8 +47,8 @@ def write_result(loop: Loop) -> None:
         metrics["average_with_start"] = 1 - progress.best_average
     metrics["start"], metrics["gain"] = _compare(loop, test.data, before, views[0])
     tensors = {"embeddings": views[0].cpu(), "labels": test.data.labels, "indices": test.indices}
-    if test.data.splits is not None and "query" in test.data.splits:
-        tensors["is_query"] = torch.tensor([split == "query" for split in test.data.splits])
+    if (is_query := query_mask(test.data)) is not None:
+        tensors["is_query"] = is_query
     loop.folder.write_tensors(VECTORS, tensors)
     ended = {"best_step": progress.best_step, "recall_at_1": metrics["recall_at_1"]}
     loop.events.write("end", step=progress.step, **ended, seconds=progress.seconds)
