@@ -7,7 +7,7 @@ Weights are random: speed does not depend on them. On a GPU each network runs ea
 same name runs its own forward pass, with the same types, sizes and layout. A training step embeds a batch,
 back-propagates the multi-similarity loss and updates the weights with AdamW. On a CPU onnxruntime runs the exported
 file with the same number of threads. Each figure is the best of several repetitions, in turn. A run writes
-benchmarks/results/backbones_DEVICE.json.
+benchmarks/results/backbones_DEVICE.json and docs/models.md.
 """
 
 import argparse
@@ -52,7 +52,17 @@ def main() -> None:
         )
     print(table(rows))
     about = {"device": common.machine(device), "versions": common.versions("timm", "onnxruntime"), "rows": rows}
-    common.save(f"backbones_{device.split(':')[0]}", about)
+    kind = device.partition(":")[0]
+    common.save(f"backbones_{kind}", about)
+    write_page(kind, about)
+
+
+def write_page(kind: str, about: dict[str, Any]) -> None:
+    """Write the table of a kind of device into docs/models.md."""
+    rows, used = about["rows"], ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    setting = f"{rows[0]['batch']} images of {rows[0]['size']}² at once"
+    text = f"Images a second on {about['device']}, {setting} ({used}):\n\n{table(rows)}"
+    common.write_between("models.md", f"backbones {kind}", text)
 
 
 def on_gpu(name: str, embedder: Embedder, images: Tensor) -> list[Timed]:

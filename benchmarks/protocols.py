@@ -164,11 +164,10 @@ def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
 
 
 def search_vit(dataset: str, runner: Runner) -> dict[str, Any]:
-    """Choose the recipe with a vision transformer: one coordinate after another, then over three seeds."""
+    """Choose the recipe with a vision transformer: the best candidates are compared over three seeds."""
     current, about = Search(dataset, runner), space.VIT[dataset]
-    best: dict[str, Any] = dict(about.start)
-    for better in current.improve("proxy_anchor", best, about.coordinates):
-        best = better
+    candidates = [about.start, *({**about.start, **alternative} for alternative in about.alternatives)]
+    best = current.best_over_seeds("proxy_anchor", candidates, about.finalists) or about.start
     return current.save("vit", shared={"method": "proxy_anchor", **best})
 
 

@@ -1,5 +1,6 @@
 """Import torchvision, timm and transformers, also beside a torch that they were not built for."""
 
+import importlib
 import importlib.util
 
 import pytest
@@ -13,13 +14,15 @@ _LIBRARIES = []
 def foreign(module):
     """The module, or a skip where it cannot be imported."""
     if importlib.util.find_spec("torchvision") is not None and not _LIBRARIES:
-        # Where its compiled part does not load, torchvision fails on the two operators that it describes when it is
-        # imported. The comparisons need neither.
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, name):
+        try:
+            importlib.import_module("torchvision")
+        except RuntimeError:
+            # Its compiled part does not load beside this torch, and it fails on the two operators that it describes
+            # when it is imported. The comparisons need neither.
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            for name in ("nms", "qnms"):
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _LIBRARIES.append(library)
+            _LIBRARIES.append(library)
     try:
         return extras.need(module, extra="timm", purpose="this comparison")
     except ImportError as error:
