@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -118,9 +117,9 @@ def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: It
     )
 
 
-def _by_name(files: Files, rows: Sequence[tuple[str, str, str]], order: Callable[[str], Any] = str) -> Dataset:
+def _by_name(files: Files, rows: Sequence[tuple[str, str, str]], order: Callable[[str], object] = str) -> Dataset:
     """Make a dataset of rows (name, class name, split)."""
-    names = sorted({name for _, name, _ in rows}, key=order)
+    names = sorted({name for _, name, _ in rows}, key=order)  # type: ignore[arg-type]
     number = {name: label for label, name in enumerate(names)}
     return _dataset(files, [(path, number[name], split) for path, name, split in rows], names)
 
