@@ -284,7 +284,9 @@ class Embedder(nn.Module):
         storage.write(folder, self.config.stored(), self.weights())
 
     def push_to_hub(self, name: str, *, private: bool = False, card: str | os.PathLike[str] | None = None) -> str:
-        """Send the embedder to the Hugging Face hub, where `tuplet.load(name)` finds it.
+        """Send the embedder to the Hugging Face hub, where `tuplet.load(name)` finds it. Needs 'tuplet[hub]'.
+
+        Log in first, with `hf auth login` or the environment variable HF_TOKEN.
 
         Args:
             name: "user/model"; created if it does not exist.

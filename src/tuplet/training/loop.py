@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -40,14 +40,6 @@ _logger = logging.getLogger("tuplet")
 MAX_SKIPPED = 40
 #: Steps after which the time left is estimated. The first ones are slower, and are not counted.
 ESTIMATE_AFTER, WARM = 10, 3
-
-
-class Due(NamedTuple):
-    """What is to be done after a step."""
-
-    log: bool
-    evaluate: bool
-    checkpoint: bool
 
 
 class Loop:
@@ -93,19 +85,19 @@ class Loop:
                 next_batch = next(stream) if prefetch and step + 1 < settings.steps else None
 
                 progress.step = step + 1
-                due = self._due()
+                log, evaluate, checkpoint = self._due()
                 # Otherwise the host stays one step ahead, so that the device always has work.
-                norm = self._collect(leave=0 if any(due) else 1)
+                norm = self._collect(leave=0 if log or evaluate or checkpoint else 1)
                 progress.busy_seconds += time.perf_counter() - step_started
                 progress.seconds = time.perf_counter() - started
                 if step - first == WARM:
                     warm_at = time.perf_counter()
                 elif step - first == ESTIMATE_AFTER:
                     self._estimate((time.perf_counter() - warm_at) / (ESTIMATE_AFTER - WARM))
-                if due.log:
+                if log:
                     self._log(lr, norm)
-                best = self._evaluate() if due.evaluate else None
-                if best is not None or is_finished(progress, settings) or due.checkpoint:
+                best = self._evaluate() if evaluate else None
+                if best is not None or is_finished(progress, settings) or checkpoint:
                     self._checkpoint(best)
                 if signal := interrupted():
                     self._collect()
@@ -118,14 +110,14 @@ class Loop:
             with silent():
                 self._average_with_start()
 
-    def _due(self) -> Due:
-        """Return what is to be done after the current step; after the last one it is logged and evaluated."""
+    def _due(self) -> tuple[bool, bool, bool]:
+        """Return whether to log, to evaluate and to checkpoint after this step; the last is logged and evaluated."""
         settings, step = self.settings, self.state.progress.step
         log, evaluate, checkpoint = (
             step % every == 0 for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
         )
         last = step == settings.steps
-        return Due(log or last, evaluate or last, checkpoint or self._checkpoint_is_late(log))
+        return log or last, evaluate or last, checkpoint or self._checkpoint_is_late(log)
 
     def _checkpoint_is_late(self, synchronized: bool) -> bool:
         """Return whether the last checkpoint is too long ago; several processes ask only where they wait anyway."""

@@ -11,57 +11,48 @@ from typing import Any
 
 from tuplet.data import Dataset
 from tuplet.errors import OptionError, did_you_mean
-from tuplet.training.compared_recipes import COMPARED_RECIPES
+from tuplet.training.compared_recipes import COMPARED_RECIPES, SHARED
 from tuplet.training.papers import benchmark
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     # Wang et al. 2017: Deep Metric Learning with Angular Loss, section 4.4.
     "npair_angular": {
+        **SHARED,
         "loss": "npair_angular",
         "loss_options": {"alpha": 45.0, "weight": 2.0},
         "model": "googlenet",
         "dim": 512,
         "normalize": "eval",  # the test normalization is not given
         "size": 227,  # not given: "standard random crop"
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 128,
         "optimizer": "sgd",
         "momentum": 0.9,  # not given
         "lr": 1e-4,
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 20_000,
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"cub200": {"lr": 1e-5}, "sop": {"loss_options": {"alpha": 36.0, "weight": 2.0}}},
     },
     # Sohn 2016: Improved Deep Metric Learning with Multi-class N-pair Loss Objective, section 4.2.
     "npair": {
+        **SHARED,
         "loss": "npair",
         "loss_options": {"norm_penalty": 0.003},  # not given
         "model": "googlenet",
         "dim": 64,
         "normalize": "eval",
         "size": 224,  # not given: "random crops"
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 120,
         "optimizer": "adam",
         "lr": 1e-4,  # not given: cross-validated
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 20_000,
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"sop": {"dim": 512}},
     },
     # A Unified View of Deep Metric Learning via Gradient Analysis, 2019, section 6.
     "raw_vthm": {
+        **SHARED,
         "loss": "raw",
         "loss_options": {
             "alpha": 2.0,
@@ -73,30 +64,26 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "dim": 512,
         "normalize": True,
         "size": 227,
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "class_balanced",
         "batch_size": 120,  # not given
         "per_class": 5,
         "optimizer": "adam",
         "lr": 1e-5,
         "head_lr_scale": 1.0,
-        "schedule": "constant",
         "steps": 10_000,  # not given
         "evaluate_every": 500,
         "checkpoint_every": 500,
-        "validation": 0.0,
         "on": {"sop": {"per_class": 4}, "inshop": {"per_class": 4}},
     },
     # Schall et al. 2019: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, section IV-C.
     "nra": {
+        **SHARED,
         "loss": "nra",
         "loss_options": {"alpha": 4.0},
         "model": "googlenet",
         "dim": 512,
         "normalize": "eval",
         "size": 224,
-        "resize": 256,
         "resize_mode": "longer",
         "sampler": "ngroup",
         "batch_size": 128,
@@ -105,15 +92,12 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "momentum": 0.9,
         "lr": 1e-4,
         "head_lr_scale": 1.0,
-        "schedule": "constant",
         "steps": 20_000,  # not given
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"cars196": {"lr": 5e-4}, "sop": {"lr": 1e-3, "per_class": 4}},
     },
     # Wang et al. 2019: Ranked List Loss for Deep Metric Learning, sections 3.4 and 4.1: RLL-(L,M,H).
     "ranked_list": {
+        **SHARED,
         "loss": "ranked_list",
         "loss_options": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0},
         "model": "bn_inception",
@@ -121,8 +105,6 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "levels": "LMH",
         "normalize": True,
         "size": 227,
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "class_balanced",
         "batch_size": 180,
         "per_class": 3,
@@ -131,11 +113,9 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "weight_decay": 1e-5,
         "lr": 1e-2,
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 10_000,
         "evaluate_every": 500,
         "checkpoint_every": 500,
-        "validation": 0.0,
         "on": {"cub200": {"lr": 1e-3}, "sop": {"steps": 16_000}},
     },
     **COMPARED_RECIPES,

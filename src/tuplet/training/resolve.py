@@ -1,5 +1,6 @@
 """Resolve the settings of a run: the options of the call, then those of its recipe, then what suits data and device."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -101,11 +102,8 @@ def resolve_settings(recipe: str | None, given: Mapping[str, Any], data: Dataset
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a call gives, as values that JSON can hold."""
-    return {name: _as_python(value) for name, value in options.items() if not _is_missing(name, value)}
-
-
-def _is_missing(name: str, value: Any) -> bool:
-    return isinstance(value, Default) or (value is None and name in _NEVER_NONE)
+    given = {name: value for name, value in options.items() if value is not None or name not in _NEVER_NONE}
+    return {name: _as_python(value) for name, value in given.items() if not isinstance(value, Default)}
 
 
 def _as_python(value: Any) -> Any:
@@ -226,12 +224,8 @@ def _training_images(options: Mapping[str, Any], data: Dataset) -> int:
     """Return about how many images are trained on, before the data are split."""
     if data.splits is not None:
         return data.splits.count("train")
-    defaults = Settings()
-    shares = (options.get(name, getattr(defaults, name)) for name in ("test_share", "validation"))
-    share = 1.0
-    for held_out in shares:
-        share *= 1 - held_out
-    return round(len(data) * share)
+    held_out = (options.get(name, getattr(Settings, name)) for name in ("test_share", "validation"))
+    return round(len(data) * math.prod(1 - share for share in held_out))
 
 
 def _has_gpu(options: Mapping[str, Any]) -> bool:
