@@ -1,6 +1,8 @@
-"""The rooms stand in one order, and a module imports only from its own room and those before it."""
+"""The rooms stand in one order, a module imports only from rooms before its own, and the map of a run is true."""
 
 import ast
+import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,14 @@ def test_imports_only_from_rooms_before(path):
     assert room in ROOMS, f"{room} is not a room of the house: add it to ROOMS where it belongs"
     for other in imported_rooms(path) & set(ROOMS):
         assert ROOMS.index(other) <= ROOMS.index(room), f"{path} imports {other}, which comes after {room}"
+
+
+def test_the_path_of_a_training_run_names_what_exists():
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    lines = re.findall(r"^ {4,}([\w.]+) +(\w+)\.py ", text, re.MULTILINE)
+    assert len(lines) == 10
+    for name, module in lines:
+        found = import_module(f"tuplet.training.{module}")
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found.__module__ == f"tuplet.training.{module}", f"{name} is not defined in {module}.py"

@@ -116,7 +116,7 @@ def events(folder, kind=None):
 
 def weights(folder, name="last"):
     """Read the weights of a saved embedder of a run."""
-    return models.folder.read(Path(folder) / name)[1]
+    return models.storage.read(Path(folder) / name)[1]
 
 
 def same(one, other):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tuplet import data, evaluation, losses, mining, models, reports, rows, sampling, search, training
     from tuplet.models import load
     from tuplet.training import train
-    from tuplet.training.measure import evaluate
+    from tuplet.training.evaluate import evaluate
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ __all__ = [
     "train",
     "training",
 ]
-_CALLS = {"load": "models", "train": "training", "evaluate": "training.measure"}
+_CALLS = {"load": "models", "train": "training", "evaluate": "training.evaluate"}
 
 
 def __getattr__(name: str) -> Any:

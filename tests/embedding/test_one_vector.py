@@ -90,7 +90,7 @@ def of_training(run):
 def of_evaluate(run, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "tuplet.training.measure.all_metrics",
+        "tuplet.training.evaluate.all_metrics",
         lambda vectors, part, *_, **__: seen.append((vectors, part)) or {"classes": 2, "intervals": {}},
     )
     monkeypatch.setattr("tuplet.cli.evaluate.print_metrics", lambda _: None)

@@ -13,7 +13,7 @@ from torch import nn
 import tuplet
 from models.staged import GREY, Stages, random_images, staged
 from tuplet import models
-from tuplet.models.embedder import pool
+from tuplet.models.heads import pool
 from tuplet.models.small_networks import ConvNet
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tuplet import models
-from tuplet.models import weights as weights_module
+from tuplet.models import find_weights
 from tuplet.models.architectures import build
 from tuplet.models.preprocessing import CAFFE, IMAGENET, LITE
 from tuplet.models.weights import KNOWN, Known, fill, read
@@ -153,7 +153,7 @@ def test_a_known_file_is_recognised_wherever_it_lies(tmp_path, monkeypatch):
     backbone = build("resnet50", {"strides": "v1"})
     path = tmp_path / "renamed.safetensors"
     save_file(backbone.state_dict(), path)
-    checksum = weights_module._sha256(path)
+    checksum = find_weights._sha256(path)
     monkeypatch.setitem(KNOWN, "mine", Known("resnet50", "mine.safetensors", checksum[:10], CAFFE, {"strides": "v1"}))
     embedder = models.create("resnet50", weights=path)
     assert embedder.preprocessing == CAFFE

@@ -15,7 +15,7 @@ from browser import Visit, needs_chromium
 from report_runs import image_run, write_run
 from tuplet import data as datasets
 from tuplet import reports
-from tuplet.reports.kept import KeptExamples, read_kept, write_kept
+from tuplet.reports.examples import KeptExamples, read_kept, write_kept
 
 SECTIONS = ["headline", "map", "learning", "retrieval", "worst", "typical", "confused", "weights", "settings"]
 NASTY = ("<script>alert(1)</script>", '"quoted" & co', "a'b", "Ω ≠ ω", "{brace}", "x" * 80)

@@ -16,8 +16,9 @@ from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
 from tuplet.training.checkpoint import describe_module, plain_settings
 from tuplet.training.distributed import World
-from tuplet.training.recipes import Default, recipe_for, resolve_settings
-from tuplet.training.run import plan
+from tuplet.training.plan import make_plan
+from tuplet.training.recipes import recipe_for
+from tuplet.training.resolve import Default, resolve_settings
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
@@ -223,10 +224,11 @@ def test_errors_come_before_an_image_is_read_and_leave_no_folder_behind(wrong, t
     ("loss", "each"), [(losses.RAWLoss(), 4), (losses.NPairLoss(), 2), (losses.TripletLoss(mining="disjoint"), 3)]
 )
 def test_a_batch_with_fewer_classes_than_processes_raises_an_error_at_the_start(loss, each):
-    settings, three = Settings(loss=loss, model="mlp", batch_size=2 * each), World(0, 3, torch.device("cpu"))
+    settings = Settings(loss=loss, model="mlp", weights=None, batch_size=2 * each)
+    three = World(0, 3, torch.device("cpu"))
     with pytest.raises(ValueError, match=f"a batch of {2 * each} is 2 groups of {each}, .* of {3 * each} or more"):
-        plan(vectors(), settings, three)
-    plan(vectors(), dataclasses.replace(settings, batch_size=3 * each), three)
+        make_plan(vectors(), settings, three)
+    make_plan(vectors(), dataclasses.replace(settings, batch_size=3 * each), three)
 
 
 def test_images_and_feature_vectors_need_models_that_take_them(tmp_path):

@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 import tuplet
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
 from tuplet import evaluation, models, training
-from tuplet.training.start import AVERAGES, averages, gain, make_start
+from tuplet.training.result import gain
+from tuplet.training.start import AVERAGES, averages, make_start
 
 
 def raw_recall(source, part=1):

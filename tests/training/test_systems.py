@@ -11,7 +11,7 @@ import tuplet
 from training_tools import SMALL, events, pictures, same, vectors, weights
 from tuplet import losses, models
 from tuplet.training.objective import Objective
-from tuplet.training.recipes import resolve_settings
+from tuplet.training.resolve import resolve_settings
 from tuplet.training.settings import Settings
 
 QUICK = {

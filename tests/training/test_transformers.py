@@ -56,6 +56,12 @@ def test_lora_leaves_all_but_matrices_of_blocks_as_they_were(tmp_path):
     assert moved == {f"backbone.blocks.{i}.attn.{layer}.weight" for i in range(4) for layer in ("qkv", "proj")}
 
 
+def test_saved_weights_are_not_rounded_by_the_precision_of_the_network(tmp_path):
+    """The best and the last embedder are the same one here, saved at two places of the loop."""
+    tuplet.train(pictures(), tmp_path, **{**OPTIONS, "evaluate_every": 6}, lora=2, lr=0.01, precision="bfloat16")
+    assert same(weights(tmp_path, "best"), weights(tmp_path, "last"))
+
+
 def test_micro_batches_and_recomputing_give_the_same_weights(tmp_path):
     options = {**OPTIONS, "steps": 3, "optimizer": "sgd", "lr": 0.01}
     ways = {"whole": {}, "micro": {"micro_batch_size": 5}, "recomputed": {"grad_checkpointing": True}}

@@ -44,7 +44,7 @@ def evaluate(
     """
     from tuplet import data as datasets
     from tuplet.cli.runs import load_embedder, read_run_json
-    from tuplet.training.measure import measure
+    from tuplet.training.evaluate import measure
     from tuplet.training.papers import recall_ks
 
     embedder = load_embedder(model, device)
@@ -68,10 +68,8 @@ def evaluate(
 
 def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     """Return the training or test examples, as the run has split the data, or else as the data are split."""
-    import torch
-
     from tuplet.training.settings import Settings
-    from tuplet.training.split import SPLIT_OPTIONS, split_examples
+    from tuplet.training.split import SPLIT_OPTIONS, select_measured, split_examples
 
     if not settings:
         return data.split()[on == "test"]
@@ -79,10 +77,7 @@ def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     split = split_examples(data, Settings(**own))
     if on == "train":
         return data.select(split.train)
-    if split.test_gallery is None:
-        return data.select(split.test)
-    splits = ("query",) * len(split.test) + ("gallery",) * len(split.test_gallery)
-    return replace(data.select(torch.cat([split.test, split.test_gallery])), splits=splits)
+    return select_measured(data, split.test, split.test_gallery)
 
 
 def data_of_run(run: Path, source: str) -> str:

@@ -11,7 +11,7 @@ from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
 from tuplet.errors import did_you_mean, first_line
 from tuplet.models import Embedder
-from tuplet.models.folder import CONFIG
+from tuplet.models.storage import CONFIG
 from tuplet.reports.run import read_about
 
 

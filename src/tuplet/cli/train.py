@@ -58,7 +58,7 @@ def _train(
     from tuplet.cli.runs import usable_device
     from tuplet.training.checkpoint import plain_settings
     from tuplet.training.config_file import read_config
-    from tuplet.training.recipes import resolve_settings
+    from tuplet.training.resolve import resolve_settings
 
     folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))

@@ -142,7 +142,7 @@ class EfficientNetLite0(Backbone):
 
     def translate(self, state: State) -> State:
         """`_blocks.3._depthwise_conv.weight` → `blocks.2.0.conv_dw.weight`."""
-        places = [f"blocks.{stage}.{i}" for stage, blocks in enumerate(self.blocks) for i in range(len(blocks))]  # type: ignore[arg-type]
+        places = [f"blocks.{stage}.{i}" for stage, blocks in enumerate(self.blocks) for i, _ in blocks.named_children()]
         result = {}
         for name, value in state.items():
             if match := re.fullmatch(r"_blocks\.(\d+)\.(\w+)\.(\w+)", name):

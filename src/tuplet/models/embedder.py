@@ -17,38 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from tuplet.data.batching import chunks, map_in_threads
 from tuplet.errors import OptionError, opt
 from tuplet.images.decode import ImageSource
-from tuplet.models import folder as storage
+from tuplet.models import storage
 from tuplet.models.backbone import Backbone, State, evaluating, weight_dtype
-from tuplet.models.config import Config, Pooling
-from tuplet.models.heads import make_heads
+from tuplet.models.config import Config
+from tuplet.models.heads import make_heads, pool
 from tuplet.models.lora import merge_lora, merged
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.progress import track
-
-
-def pool(x: Tensor, how: Pooling) -> Tensor:
-    """Pool a map (N, C, h, w), or tokens (N, 1 + P, C), to a vector (N, C); a vector stays as it is.
-
-    "mean", "max" and their sum "mean+max" are those over the positions, "class" is the class token, and "class+mean"
-    the class token and the mean, one after the other: (N, 2 · C).
-
-    >>> pool(torch.tensor([[[[1.0, 3.0]]]]), "mean+max")
-    tensor([[5.]])
-    >>> pool(torch.tensor([[[9.0], [1.0], [3.0]]]), "class+mean")
-    tensor([[9., 2.]])
-    """
-    if x.ndim == 2:
-        return x
-    if x.ndim not in (3, 4):
-        raise ValueError(f"the backbone returns shape {tuple(x.shape)}; a head needs (N, C) or (N, C, h, w)")
-    if how == "class":
-        return x[:, 0]
-    positions, axes = (x, (2, 3)) if x.ndim == 4 else (x[:, 1:], (1,))
-    if how == "class+mean":
-        return torch.cat([x[:, 0], positions.mean(axes)], 1)
-    if how == "mean":
-        return positions.mean(axes)
-    return positions.amax(axes) if how == "max" else positions.mean(axes) + positions.amax(axes)
 
 
 def _batchnorms(network: nn.Module) -> Iterator[nn.Module]:
@@ -280,7 +255,7 @@ class Embedder(nn.Module):
             )
         else:
             single = isinstance(images, str | os.PathLike | bytes | Image.Image) or hasattr(images, "read")
-            images = [images] if single else list(images)  # type: ignore[list-item,arg-type]
+            images = [images] if single else list(images)  # type: ignore[list-item,arg-type]  # by `single`
             pixels = map_in_threads(self.preprocessing.image, images, 2 * batch_size, workers)
             batches = (torch.stack(batch) for batch in chunks(pixels, batch_size))
         result = torch.empty(len(images), self.width)
@@ -309,7 +284,9 @@ class Embedder(nn.Module):
         storage.write(folder, self.config.stored(), self.weights())
 
     def push_to_hub(self, name: str, *, private: bool = False, card: str | os.PathLike[str] | None = None) -> str:
-        """Send the embedder to the Hugging Face hub, where `tuplet.load(name)` finds it.
+        """Send the embedder to the Hugging Face hub, where `tuplet.load(name)` finds it. Needs 'tuplet[hub]'.
+
+        Log in first, with `hf auth login` or the environment variable HF_TOKEN.
 
         Args:
             name: "user/model"; created if it does not exist.

@@ -12,16 +12,17 @@ from torch import Tensor, nn
 
 import tuplet
 from tuplet.errors import did_you_mean, warn
-from tuplet.models import folder as storage
+from tuplet.models import storage
 from tuplet.models.adapters import OwnModule, own_module
 from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of, timm_model
 from tuplet.models.attention import AttentionEnsemble
 from tuplet.models.backbone import Backbone, weight_dtype
 from tuplet.models.config import Config, Normalize, Pooling
 from tuplet.models.embedder import Embedder
+from tuplet.models.find_weights import architecture_in, find_file
 from tuplet.models.hub import find_model
 from tuplet.models.preprocessing import Preprocessing
-from tuplet.models.weights import architecture_in, differences, fill, find, read
+from tuplet.models.weights import differences, fill, read
 
 OWN = "own module"
 T = TypeVar("T")
@@ -146,7 +147,7 @@ def _named(
     if weights in ("pretrained", "auto") and name not in ARCHITECTURES:
         backbone = timm_model(name, options, pretrained=True)
         return backbone, backbone.usual
-    path, known = find(weights, name)
+    path, known = find_file(weights, name)
     for option, value in (known.options if known else {}).items():
         if options.setdefault(option, value) != value:
             raise ValueError(f"{path} needs {option}={value!r}, but {options[option]!r} was given; leave it out")

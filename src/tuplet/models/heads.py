@@ -1,11 +1,36 @@
-"""Heads: the new layers that turn the pooled features of a level into its embedding."""
+"""Pooling of a level into a vector, and heads: the new layers that turn it into an embedding."""
 
 from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tuplet.models.config import Config
+from tuplet.models.config import Config, Pooling
+
+
+def pool(x: Tensor, how: Pooling) -> Tensor:
+    """Pool a map (N, C, h, w), or tokens (N, 1 + P, C), to a vector (N, C); a vector stays as it is.
+
+    "mean", "max" and their sum "mean+max" are those over the positions, "class" is the class token, and "class+mean"
+    the class token and the mean, one after the other: (N, 2 · C).
+
+    >>> pool(torch.tensor([[[[1.0, 3.0]]]]), "mean+max")
+    tensor([[5.]])
+    >>> pool(torch.tensor([[[9.0], [1.0], [3.0]]]), "class+mean")
+    tensor([[9., 2.]])
+    """
+    if x.ndim == 2:
+        return x
+    if x.ndim not in (3, 4):
+        raise ValueError(f"the backbone returns shape {tuple(x.shape)}; a head needs (N, C) or (N, C, h, w)")
+    if how == "class":
+        return x[:, 0]
+    positions, axes = (x, (2, 3)) if x.ndim == 4 else (x[:, 1:], (1,))
+    if how == "class+mean":
+        return torch.cat([x[:, 0], positions.mean(axes)], 1)
+    if how == "mean":
+        return positions.mean(axes)
+    return positions.amax(axes) if how == "max" else positions.mean(axes) + positions.amax(axes)
 
 
 def make_heads(channels: Mapping[str, int], config: Config, dtype: torch.dtype) -> nn.ModuleDict:

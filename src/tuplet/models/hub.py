@@ -10,25 +10,13 @@ from tuplet.errors import first_line
 from tuplet.extras import need
 from tuplet.models.card import CARD, write_card
 from tuplet.models.embedder import Embedder
-from tuplet.models.folder import CONFIG, WEIGHTS
+from tuplet.models.storage import CONFIG, WEIGHTS
 
 
 def push_to_hub(
     embedder: Embedder, name: str, *, private: bool = False, card: str | os.PathLike[str] | None = None
 ) -> str:
-    """Send an embedder to the hub, where `tuplet.load(name)` finds it. Needs `pip install 'tuplet[hub]'`.
-
-    Log in first, with `hf auth login` or the environment variable HF_TOKEN.
-
-    Args:
-        embedder: the embedder.
-        name: "user/model"; created if it does not exist.
-        private: whether a new one is visible to you alone.
-        card: a README.md for it, such as that of a run's folder `best`; written from the embedder where left out.
-
-    Returns:
-        The address of the commit.
-    """
+    """Send an embedder to the hub, as `Embedder.push_to_hub` describes, and return the address of the commit."""
     hub = need("huggingface_hub", extra="hub", purpose="sending a model to the hub")
     with TemporaryDirectory() as folder:
         embedder.save(folder)

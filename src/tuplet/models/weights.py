@@ -1,6 +1,5 @@
-"""Weight files: finding them, reading them, and loading them into a backbone."""
+"""Weight files: reading them, and loading them into a backbone."""
 
-import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -9,62 +8,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tuplet.errors import OptionTypeError, did_you_mean, first_line, opt
+from tuplet.errors import did_you_mean, first_line
 from tuplet.models.architectures import ALIASES, ARCHITECTURES, build
-from tuplet.models.at_hand import architecture_of, best_at_hand, locate
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.known_weights import KNOWN, Known
-
-
-def find(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Known | None]:
-    """Return the file of a known name, a path or "auto", and its entry of `KNOWN`, if it has one."""
-    if weights == "auto":
-        weights = best_at_hand(architecture).weights
-    if not isinstance(weights, str | os.PathLike):
-        raise OptionTypeError(f"{opt('weights')} is {weights!r}; give the path of a file or a name of models.KNOWN")
-    known: Known | None = KNOWN.get(str(weights))
-    if known is not None:
-        path = locate(str(weights), known)
-        checksum = _sha256(path)
-        if path.name == known.file and not checksum.startswith(known.sha256):
-            raise ValueError(
-                f"{path} has the checksum {checksum[:12]}…, not the {known.sha256[:12]}… of {weights}; fetch it again"
-            )
-    else:
-        path = Path(weights)
-        if not path.is_file():
-            names = [name for name, k in KNOWN.items() if k.architecture == architecture]
-            raise FileNotFoundError(
-                f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
-                f"give the path of a file{', or ' if names else ''}{' or '.join(names)}"
-            )
-        checksum = _sha256(path)
-        if architecture in ARCHITECTURES:
-            known = next((k for k in KNOWN.values() if k.sha256 and checksum.startswith(k.sha256)), None)
-    if known is not None and known.architecture != architecture:
-        raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; use that one")
-    return path, known
-
-
-def architecture_in(path: Path) -> str:
-    """Return the network that a file holds: a known file's, or the one that it is named after.
-
-    Raises:
-        ValueError: the file is unknown, and its name does not begin with that of a built-in network.
-    """
-    checksum = _sha256(path)
-    known = next((known for known in KNOWN.values() if known.sha256 and checksum.startswith(known.sha256)), None)
-    if found := known.architecture if known else architecture_of(path):
-        return found
-    raise ValueError(
-        f"the network of the weights {path} is not known; rename the file so that it begins with the network's name, "
-        "such as vit_small_patch14_dinov2.safetensors"
-    )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+from tuplet.models.find_weights import find_file
 
 
 def read(path: Path) -> State:
@@ -128,7 +75,7 @@ def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
     architecture = ALIASES.get(architecture, architecture)
     if architecture not in ARCHITECTURES:
         raise ValueError(f"there is no built-in backbone {architecture!r}; {did_you_mean(architecture, ARCHITECTURES)}")
-    path, _ = find(weights, architecture)
+    path, _ = find_file(weights, architecture)
     backbone = build(architecture, {})
     state = backbone.translate(read(path))
     try:

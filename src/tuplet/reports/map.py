@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from tuplet.reports.analysis import Retrieval
+from tuplet.reports.examples import as_uri
 from tuplet.reports.projection import layout, sample
 from tuplet.reports.run import FinishedRun
 from tuplet.reports.svg import Point
-from tuplet.reports.thumbnails import as_uri
 
 WIDTH, HEIGHT, MARGIN = 1080, 720, 28
 #: The side of an image on the map (page.css has it too), and the side of its stored thumbnail in pixels.

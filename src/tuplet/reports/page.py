@@ -9,13 +9,13 @@ from tuplet.data import Dataset
 from tuplet.errors import warn
 from tuplet.reports import charts
 from tuplet.reports.analysis import confusions, retrieve, similarities
+from tuplet.reports.examples import write_kept
 from tuplet.reports.headline import headline, unfinished_headline, unit
-from tuplet.reports.images import confusion_panels, query_panels
-from tuplet.reports.kept import write_kept
 from tuplet.reports.layout import details, grid, section, table, write_page
 from tuplet.reports.map import draw_map
 from tuplet.reports.metrics import describe_metrics
 from tuplet.reports.pair_weights import pair_weights
+from tuplet.reports.panels import confusion_panels, query_panels
 from tuplet.reports.run import FinishedRun, RunLog, read_run
 from tuplet.reports.svg import percent
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from tuplet import data as datasets
 from tuplet.data import CentreCrop, Dataset
 from tuplet.progress import track
-from tuplet.reports.kept import KeptExamples, read_kept
-from tuplet.reports.thumbnails import as_webp
+from tuplet.reports.examples import KeptExamples, as_webp, read_kept
 
 
 @dataclass(frozen=True, eq=False)

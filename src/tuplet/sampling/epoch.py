@@ -45,7 +45,8 @@ class EpochSampler(ClassSampler):
         """Yield the batches of an epoch, each a list of groups."""
         raise NotImplementedError(f"{type(self).__name__} must define draw_planned(plan, rng)")
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Plan an epoch, or take the plan of a checkpoint, and yield its batches."""
         self._plan, self._resumed = self._resumed, {}
         if not self._plan:
             vectors = self._embedded()

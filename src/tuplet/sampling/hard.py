@@ -79,7 +79,8 @@ class HardClassSampler(NPairSampler):
         self._chosen = [list(classes) for classes in state["chosen"][: state["batch"]]]
         self._replay = self._chosen
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Yield batches of classes that are near each other."""
         rounds = Rounds(self.members, 2, len(self), rng)
         epoch, known, self._replay = self.epoch, self._replay, []
         self._chosen = []

@@ -33,7 +33,8 @@ class ClassBalancedSampler(ClassSampler):
             )
         self.classes, self.per_class = classes, per_class
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Yield batches of `classes` classes."""
         rounds = Rounds(self.members, self.per_class, len(self), rng)
         while True:
             rounds.start_batch(self.classes)
@@ -88,7 +89,8 @@ class NGroupSampler(ClassSampler):
                 f"the {len(self.members)} classes with two or more examples give {most} examples; ask for fewer"
             )
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Yield batches of `groups` groups, and more where classes are too small."""
         rounds = Rounds(self.members, self.per_group, len(self), rng)
         while True:
             rounds.start_batch(self.groups)
@@ -129,7 +131,8 @@ class TripletSampler(ClassSampler):
                 f"{self._sizes.max()} of them in one class, cannot give so many disjoint ones; ask for fewer"
             )
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Yield batches of `triplets` triplets."""
         # Each triplet counts as a batch of the rounds, with a place for one class.
         rounds = Rounds(self.members, 2, len(self) * self.triplets, rng)
         while True:

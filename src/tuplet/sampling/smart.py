@@ -134,7 +134,8 @@ class SmartTripletSampler(EpochSampler):
         """Yield the triplets of each batch as groups."""
         yield from plan["triplets"].tolist()
 
-    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:  # noqa: D102
+    def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
+        """Learn from the last epoch how hard triplets may be, then yield the batches of this one."""
         if not self._resumed:
             self._learn(self._tried())
         yield from super().draw(rng)

@@ -20,8 +20,10 @@ from tuplet.losses import LOSSES
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.papers import benchmark, published
-from tuplet.training.recipes import RECIPES, recipe_for, resolve_settings
-from tuplet.training.run import plan, train
+from tuplet.training.plan import make_plan
+from tuplet.training.recipes import RECIPES, recipe_for
+from tuplet.training.resolve import resolve_settings
+from tuplet.training.run import train
 from tuplet.training.settings import check_names
 
 _logger = logging.getLogger("tuplet")
@@ -147,11 +149,13 @@ def _decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, 
     # Each run draws the same random numbers and gives the same warnings again.
     with warnings.catch_warnings(), torch.random.fork_rng(world.gpus):
         warnings.simplefilter("ignore")
-        plans = (plan(data, resolve_settings(recipe, run, data), world) for run in runs)
-        planned = [(settings, e.preprocessing.crop if e.preprocessing else None) for settings, _, e in plans]
+        plans = (make_plan(data, resolve_settings(recipe, run, data), world) for run in runs)
+        planned = [(plan.settings, plan.embedder.preprocessing) for plan in plans]
     if data.images is None or isinstance(data.images, Tensor):
         return data
-    crops = {(settings.stored_size or settings.resize, crop) for settings, crop in planned}
+    crops = {
+        (settings.stored_size or settings.resize, prepared.crop if prepared else None) for settings, prepared in planned
+    }
     if len(crops) > 1:
         return data
     (stored, crop), first = crops.pop(), planned[0][0]

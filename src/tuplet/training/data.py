@@ -14,7 +14,7 @@ from tuplet.errors import OptionTypeError, did_you_mean, opt
 from tuplet.models import Preprocessing
 from tuplet.training.papers import recall_ks
 from tuplet.training.settings import Settings
-from tuplet.training.split import Split
+from tuplet.training.split import Split, select_measured
 
 
 def as_trained(data: Dataset, settings: Settings) -> Dataset:
@@ -68,15 +68,9 @@ def make_examples(
     size = None if prepared is None else settings.stored_size or prepared.resize
 
     def part(indices: Tensor, crop: CentreCrop | None, gallery: Tensor | None = None) -> Part:
-        if gallery is not None:
-            splits = ("query",) * len(indices) + ("gallery",) * len(gallery)
-            indices = torch.cat([indices, gallery])
         with suggest_skipping():
-            chosen = data.select(indices)
-            if gallery is not None:
-                chosen = replace(chosen, splits=splits)
             store = load(
-                chosen,
+                select_measured(data, indices, gallery),
                 size,
                 settings.cache_folder,
                 on_error=settings.unreadable,
@@ -85,6 +79,7 @@ def make_examples(
                 memory=_bytes(settings.cache_memory),
                 disk=_bytes(settings.cache_disk),
             )
+        indices = indices if gallery is None else torch.cat([indices, gallery])
         readable = [i not in store.skipped for i in range(len(indices))]
         return Part(_placed(store, settings.cache_on_device, device), indices[readable])
 

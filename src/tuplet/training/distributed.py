@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import os
 import time
 import warnings
@@ -21,6 +22,7 @@ from tuplet.progress import silent
 from tuplet.rows import ProcessGroup
 
 T = TypeVar("T")
+_logger = logging.getLogger("tuplet")
 #: Seconds that other processes wait with an error. torchrun checks its processes every 0.1 s and ends them sooner.
 ERROR_DELAY = 5.0
 #: Seconds that a process waits for another, unless TUPLET_TIMEOUT says so; the main one may evaluate alone for long.
@@ -54,13 +56,18 @@ class World:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Show progress and warnings in the main process only."""
+        """Show progress, messages and warnings in the main process only."""
         if self.is_main:
             yield
             return
+        before = _logger.disabled
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            _logger.disabled = True
+            try:
+                yield
+            finally:
+                _logger.disabled = before
 
     def broadcast(self, value: T) -> T:
         """Return the value of the main process in all processes."""

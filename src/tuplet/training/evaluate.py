@@ -1,18 +1,75 @@
-"""Measure an embedder on the examples of a run."""
+"""Measure an embedder: `tuplet.evaluate`, and the metrics of a run."""
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from tuplet import data as datasets
 from tuplet import evaluation
 from tuplet.data import Dataset
 from tuplet.data.dataset import ListedPairs
+from tuplet.data.store import OnError
 from tuplet.embedding import embed_store
 from tuplet.models import Embedder
 from tuplet.training.data import Part
 from tuplet.training.distributed import World
+from tuplet.training.papers import recall_ks
+from tuplet.training.split import query_mask
+
+
+def evaluate(
+    embedder: Embedder,
+    data: str | os.PathLike[str] | Dataset | torch.utils.data.Dataset[Any],
+    *,
+    on: Literal["test", "train", "all"] = "test",
+    metric: str = "euclidean",
+    bootstrap: int = 0,
+    seed: int = 0,
+    unreadable: OnError = "stop",
+) -> dict[str, Any]:
+    """Embed examples and compute every metric, as `tuplet evaluate` does.
+
+    Args:
+        embedder: from `tuplet.load`, `tuplet.train` or `tuplet.models.create`.
+        data: a `Dataset`, a `torch.utils.data.Dataset` of (image or tensor, label), or anything that
+            `tuplet.data.open` opens.
+        on: the split to measure on.
+        metric: "euclidean", "cosine" or "dot".
+        bootstrap: the number of resamples for 95 % intervals; 0 is none.
+        seed: that of k-means, verification and resampling.
+        unreadable: stop at an image that cannot be read, or skip it.
+
+    Returns:
+        The metrics of `tuplet.evaluation.evaluate`, and those of the data's levels, several labels and pairs.
+
+    >>> from tuplet import models
+    >>> vectors = torch.utils.data.TensorDataset(torch.eye(8), torch.arange(8) // 2)
+    >>> evaluate(models.create("mlp", features=8, dim=2), vectors, on="all")["queries"]
+    8
+    """
+    opened = data if isinstance(data, Dataset) else datasets.open(data)
+    chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
+    return measure(embedder, chosen, recall_ks(opened), metric, bootstrap, seed, unreadable)
+
+
+def measure(
+    embedder: Embedder,
+    data: Dataset,
+    ks: Sequence[int],
+    metric: str,
+    bootstrap: int,
+    seed: int,
+    unreadable: OnError,
+) -> dict[str, Any]:
+    """Embed all examples of a dataset and compute every metric."""
+    crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
+    store = datasets.load(data, on_error=unreadable, crop=crop)
+    vectors = embed_store(embedder, store).float().cpu()
+    return all_metrics(vectors, store.data, ks, seed, metric=metric, bootstrap=bootstrap)
 
 
 def embed_part(embedder: Embedder, part: Part, world: World, flip: bool = False) -> Tensor:
@@ -80,9 +137,9 @@ def queries_and_gallery(
     """
     labels = data.targets if labels is None else labels
     groups = None if data.groups is None else data.groups.codes
-    if data.splits is None or "query" not in data.splits:
+    is_query = query_mask(data)
+    if is_query is None:
         return vectors, labels, {} if groups is None else {"groups": groups}
-    is_query = torch.tensor([split == "query" for split in data.splits])
     rows = is_query.to(vectors.device)
     rest = {"gallery": vectors[~rows], "gallery_labels": labels[~is_query]}
     if groups is not None:

@@ -17,9 +17,9 @@ from torch import Tensor
 from tuplet.atomic import explain_write_errors, fsync, lock, write_atomic
 from tuplet.errors import OptionError, OptionTypeError, first_line, opt
 from tuplet.models import Embedder
-from tuplet.models.folder import move as move_embedder
-from tuplet.models.folder import read as read_embedder
 from tuplet.models.lora import merge_lora
+from tuplet.models.storage import move as move_embedder
+from tuplet.models.storage import read as read_embedder
 from tuplet.training.distributed import World
 
 CHECKPOINT, EVALUATION, VECTORS = "checkpoint.pt", "evaluation.json", "vectors.safetensors"

@@ -7,8 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -26,14 +25,14 @@ from tuplet.training.diagnostics import (
     step_too_large,
     weights_are_finite,
 )
-from tuplet.training.distributed import World
 from tuplet.training.evaluate import embed_part, map_at_r, recalls
 from tuplet.training.events import Events
 from tuplet.training.folder import CHECKPOINT, RunFolder
 from tuplet.training.interrupt import stop
 from tuplet.training.optimizer import set_lr
+from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
-from tuplet.training.start import AVERAGES, Start, averages
+from tuplet.training.start import AVERAGES, averages
 from tuplet.training.step import Stepper, StepResult
 
 _logger = logging.getLogger("tuplet")
@@ -43,45 +42,36 @@ MAX_SKIPPED = 40
 ESTIMATE_AFTER, WARM = 10, 3
 
 
-@dataclass
 class Loop:
     """Trains a run from its current state to its end.
 
-    Every process runs the loop on its share of each batch. Only the main process has `events` and writes files.
+    Every process runs the loop on its share of each batch. Only the main process writes files.
     """
 
-    settings: Settings
-    examples: Examples
-    state: TrainState
-    start: Start
-    folder: RunFolder
-    events: Events | None
-    world: World
-    identity: dict[str, Any]
-    average: float | None = None
-    """The share of the last weights in an average with the start, where it was chosen in an earlier run."""
-    collapse_warned: bool = False
-    skipped: int = 0
-    """Number of the latest steps, in a row, whose gradient was not finite."""
-    logged_loss: float = math.nan
-    """The loss of the latest `train` event."""
-    evaluation_seconds: float = 0.0
-    """Time that the latest evaluation took."""
-    saved_at: float = field(default_factory=time.perf_counter)
-    """Time of the latest checkpoint."""
+    def __init__(self, plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events) -> None:
+        self.plan, self.settings, self.world = plan, plan.settings, plan.world
+        self.examples, self.state, self.folder, self.events = examples, state, folder, events
+        self.stepper = Stepper(plan.settings, state, plan.world)
+        #: The steps that the device may still be working on.
+        self.running: deque[StepResult] = deque()
+        #: The number of the latest steps, in a row, whose gradient was not finite.
+        self.skipped = 0
+        #: The loss of the latest `train` event.
+        self.logged_loss = math.nan
+        self.collapse_warned = False
+        #: The time that the latest evaluation took, and the time of the latest checkpoint.
+        self.evaluation_seconds, self.saved_at = 0.0, time.perf_counter()
 
     def train(self, interrupted: Callable[[], int] = lambda: 0) -> None:
         """Train to the last step, or stop early if `patience` runs out or `interrupted()` returns a signal."""
         settings, progress = self.settings, self.state.progress
-        stepper = Stepper(settings, self.state, self.world)
         stream, next_batch = self._batches(), None
-        running: deque[StepResult] = deque()
         # The next batch is prepared while the device works on this one, unless it depends on the weights.
         prefetch = not self.state.sampler.needs_embeddings
-        with stepper.autocast, silent():
+        with silent():
             self._evaluate_start()
         started, first = time.perf_counter() - progress.seconds, progress.step
-        if first and self.events is not None:
+        if first:
             _logger.info("resuming from step %s of %s", f"{first:,}", f"{settings.steps:,}")
 
         for step in track(range(first, settings.steps), "training"):
@@ -91,44 +81,49 @@ class Loop:
                 step_started = time.perf_counter()
                 batch, inputs = next_batch or next(stream)
                 lr = set_lr(self.state.optimizer, settings, step)
-                running.append(stepper.step(step, batch, inputs))
+                self.running.append(self.stepper.step(step, batch, inputs))
                 next_batch = next(stream) if prefetch and step + 1 < settings.steps else None
 
                 progress.step = step + 1
-                last = progress.step == settings.steps
-                log, evaluate, checkpoint = (
-                    progress.step % every == 0
-                    for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
-                )
-                checkpoint = checkpoint or self._checkpoint_is_due(log)
+                log, evaluate, checkpoint = self._due()
                 # Otherwise the host stays one step ahead, so that the device always has work.
-                norm = self._collect(running, leave=0 if last or log or evaluate or checkpoint else 1)
+                norm = self._collect(leave=0 if log or evaluate or checkpoint else 1)
                 progress.busy_seconds += time.perf_counter() - step_started
                 progress.seconds = time.perf_counter() - started
                 if step - first == WARM:
                     warm_at = time.perf_counter()
                 elif step - first == ESTIMATE_AFTER:
                     self._estimate((time.perf_counter() - warm_at) / (ESTIMATE_AFTER - WARM))
-                if last or log:
+                if log:
                     self._log(lr, norm)
-                best = False
-                if last or evaluate:
-                    with stepper.autocast:
-                        best = self._evaluate()
-                if best or is_finished(progress, settings) or checkpoint:
+                best = self._evaluate() if evaluate else None
+                if best is not None or is_finished(progress, settings) or checkpoint:
                     self._checkpoint(best)
                 if signal := interrupted():
-                    self._collect(running, leave=0)
-                    self._checkpoint(best=False)
+                    self._collect()
+                    self._checkpoint()
                     stop(signal)
         # A killed run may have passed the last step already, if it is resumed with fewer steps.
         if progress.last_evaluation < progress.step:
-            with stepper.autocast:
-                best = self._evaluate()
-            self._checkpoint(best)
+            self._checkpoint(self._evaluate())
         if settings.wise_ft and progress.averaged_step < progress.step:
-            with stepper.autocast, silent():
+            with silent():
                 self._average_with_start()
+
+    def _due(self) -> tuple[bool, bool, bool]:
+        """Return whether to log, to evaluate and to checkpoint after this step; the last is logged and evaluated."""
+        settings, step = self.settings, self.state.progress.step
+        log, evaluate, checkpoint = (
+            step % every == 0 for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
+        )
+        last = step == settings.steps
+        return log or last, evaluate or last, checkpoint or self._checkpoint_is_late(log)
+
+    def _checkpoint_is_late(self, synchronized: bool) -> bool:
+        """Return whether the last checkpoint is too long ago; several processes ask only where they wait anyway."""
+        if self.world.is_distributed and not synchronized:
+            return False
+        return self.world.broadcast(time.perf_counter() - self.saved_at > 60 * self.settings.checkpoint_minutes)
 
     def _batches(self) -> Iterator[tuple[Batch, Tensor]]:
         """Yield the batches from the next step on, each with the inputs of the network."""
@@ -137,15 +132,15 @@ class Loop:
             for batch in batches(self.examples.train.store, self.state.sampler, self.world.device):
                 yield batch, self.examples.inputs(batch, next(steps))
 
-    def _collect(self, running: deque[StepResult], leave: int) -> float:
+    def _collect(self, leave: int = 0) -> float:
         """Wait for all but the latest `leave` steps; keep their losses and return the last gradient norm.
 
         Raises:
             DivergedError: a loss or a gradient is not finite.
         """
         norm = math.nan
-        while len(running) > leave:
-            step, examples, embeddings, numbers = running.popleft()
+        while len(self.running) > leave:
+            step, examples, embeddings, numbers = self.running.popleft()
             loss, norm = numbers.read()
             self.skipped = 0 if math.isfinite(norm) else self.skipped + 1
             # In float16 the gradient scaler skips a step whose gradient overflows, and halves its scale.
@@ -159,40 +154,39 @@ class Loop:
     def _log(self, lr: float, norm: float) -> None:
         progress, batch_size = self.state.progress, self.settings.batch_size or 0
         self.logged_loss = sum(progress.losses) / len(progress.losses)
-        if self.events is not None:
-            self.events.write(
-                "train",
-                step=progress.step,
-                loss=self.logged_loss,
-                lr=lr,
-                gradient_norm=norm,
-                examples_per_second=batch_size * len(progress.losses) / progress.busy_seconds,
-                seconds=progress.seconds,
-            )
+        self.events.write(
+            "train",
+            step=progress.step,
+            loss=self.logged_loss,
+            lr=lr,
+            gradient_norm=norm,
+            examples_per_second=batch_size * len(progress.losses) / progress.busy_seconds,
+            seconds=progress.seconds,
+        )
         progress.losses, progress.busy_seconds = [], 0.0
 
     def _evaluate_start(self) -> None:
         """Measure the start as step 0; it is the best so far if it may be kept, or if no step follows."""
-        progress, settings = self.state.progress, self.settings
+        progress, settings, start = self.state.progress, self.settings, self.plan.start
         if progress.last_evaluation >= 0:
             return
-        found = self._measure(self.start.embedder)
+        found = self._measure(start.embedder)
         progress.last_evaluation = 0
-        if self.events is not None and found:
+        if found:
             self.events.write("evaluation", step=0, **found)
-            _logger.info("before training: %s (%s)", _described(found), self.start.about)
+            _logger.info("before training: %s (%s)", _described(found), start.about)
         if settings.keep_start or not settings.steps:
             progress.best_score, progress.best_step = found.get(settings.select_by, 0.0), 0
-            if self.events is not None:
-                self.folder.save_last(self.start.embedder)
-            self._checkpoint(self.start.embedder)
+            if self.world.is_main:
+                self.folder.save_last(start.embedder)
+            self._checkpoint(start.embedder)
 
-    def _evaluate(self) -> bool:
-        """Measure the current embedder, save it as `last`, and return whether it is the best."""
-        state, progress = self.state, self.state.progress
+    def _evaluate(self) -> Embedder | None:
+        """Measure the current embedder and save it as `last`; return it if it is the best."""
+        progress, embedder = self.state.progress, self.state.result
         # Each process has its own BatchNorm statistics. Those of the main process are evaluated and saved.
-        self.world.broadcast_module(state.result)
-        found = self._measure(state.result)
+        self.world.broadcast_module(embedder)
+        found = self._measure(embedder)
         # Where nothing is measured, the latest is the best.
         score = found.get(self.settings.select_by, math.inf)
         best = score > progress.best_score or not found
@@ -200,30 +194,29 @@ class Loop:
         progress.since_best = 0 if best else progress.since_best + 1
         if best:
             progress.best_score, progress.best_step, progress.best_average = score, progress.step, None
-        if self.events is not None:
-            self.folder.save_last(state.result)
-        if self.events is not None and found:
+        if self.world.is_main:
+            self.folder.save_last(embedder)
+        if found:
             message = collapse_warning(found["mean_cosine"], progress.step, self.settings)
             if message is not None and not self.collapse_warned:
                 warn(message)
                 self.collapse_warned = True
             self.events.write("evaluation", step=progress.step, **found)
             self._report(found, best)
-        return best
+        return embedder if best else None
 
     def _average_with_start(self) -> None:
         """Measure averages of the start and the last weights; one of them becomes the best if none was better."""
         progress, best = self.state.progress, None
-        for share, mixed in averages(self.start.embedder, self.state.result):
+        for share, mixed in averages(self.plan.start.embedder, self.state.result):
             found = self._measure(mixed)
-            if self.events is not None:
-                self.events.write("wise_ft", step=progress.step, share=share, **found)
+            self.events.write("wise_ft", step=progress.step, share=share, **found)
             score = found.get(self.settings.select_by, 0.0)
-            if score > progress.best_score if found else share == self.average:
+            if score > progress.best_score if found else share == self.plan.average:
                 best = copy.deepcopy(mixed)
                 progress.best_score, progress.best_step, progress.best_average = score, progress.step, share
         progress.averaged_step = progress.step
-        if best is not None and self.events is not None:
+        if best is not None:
             of_start = 100 * (1 - (progress.best_average or 0))
             _logger.info("best so far: an average with %.0f %% of the weights before training", of_start)
         self._checkpoint(best)
@@ -233,7 +226,8 @@ class Loop:
         began, split = time.perf_counter(), self.examples.validation
         if split is None:
             return {}
-        embeddings = embed_part(embedder, split, self.world)
+        with self.stepper.autocast:
+            embeddings = embed_part(embedder, split, self.world)
         if not bool(embeddings.isfinite().all()):
             cause = likely_cause(self.settings, self.state, embeddings, math.nan)
             self._stop(self.state.progress.step, "training has diverged", cause)
@@ -257,17 +251,11 @@ class Loop:
         settings, left = self.settings, self.settings.steps - self.state.progress.step
         evaluations = math.ceil(left / settings.evaluate_every) + (len(AVERAGES) if settings.wise_ft else 0)
         minutes = (left * step_seconds + evaluations * self.evaluation_seconds) / 60
-        if self.events is not None and minutes > 0.5:
+        if minutes > 0.5:
             _logger.info("%.2g s a step: about %s left", step_seconds, in_words(minutes))
 
-    def _checkpoint_is_due(self, synchronized: bool) -> bool:
-        """Return whether the last checkpoint is too long ago; several processes ask only where they wait anyway."""
-        if self.world.is_distributed and not synchronized:
-            return False
-        return self.world.broadcast(time.perf_counter() - self.saved_at > 60 * self.settings.checkpoint_minutes)
-
-    def _checkpoint(self, best: Embedder | bool | None) -> None:
-        """Write a checkpoint for exact resume, and save the best embedder: the one given, or True for the current one.
+    def _checkpoint(self, best: Embedder | None = None) -> None:
+        """Write a checkpoint for exact resume, and save the best embedder if there is a new one.
 
         The best embedder replaces the former one after the checkpoint that names it, so that the two agree whenever the
         run is killed.
@@ -276,22 +264,20 @@ class Loop:
         # A step with a finite loss and gradient may still make the weights infinite.
         if not weights_are_finite(self.state):
             self._stop(progress.step, "training has diverged", step_too_large(self.settings))
-        if self.events is not None:
-            progress.log_length = self.events.sync()
-            if best:
-                self.folder.save_candidate(self.state.result if best is True else best, progress.candidate)
+        progress.log_length = self.events.sync()
+        if self.world.is_main and best is not None:
+            self.folder.save_candidate(best, progress.candidate)
         saved = self.state.save(self.world)
-        if self.events is not None:
-            self.folder.write_checkpoint({**saved, "identity": self.identity})
+        if self.world.is_main:
+            self.folder.write_checkpoint({**saved, "identity": self.plan.identity})
             self.events.checkpoint(progress.step, self.folder.path / CHECKPOINT)
-            if best:
+            if best is not None:
                 self.folder.promote(progress.candidate)
         self.saved_at = time.perf_counter()
 
     def _stop(self, step: int, event: str, cause: str, files: Sequence[str] = ()) -> NoReturn:
         """Log a failure and raise an error; the last checkpoint stays."""
-        if self.events is not None:
-            self.events.write("failure", step=step, cause=spell(cause), files=files)
+        self.events.write("failure", step=step, cause=spell(cause), files=files)
         raise DivergedError(step, event, cause, files)
 
 

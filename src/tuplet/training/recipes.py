@@ -1,4 +1,4 @@
-"""The papers' settings, and how they combine with the options of a call.
+"""The papers' settings.
 
 A recipe is a dictionary of options (`tuplet.training.Settings`). The comment "not given" marks a value that is not
 in the paper. `on` holds the options that a paper changes for one of its datasets. The package has none of the papers'
@@ -6,70 +6,53 @@ ImageNet weights: set `weights`, and another `model` if you do not have the weig
 print the best result on the test classes, so their recipes set `validation` to 0.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
-from tuplet.models import Embedder
-from tuplet.models.config import PART_OPTIONS
-from tuplet.training.compared_recipes import COMPARED_RECIPES
-from tuplet.training.defaults import choose_model, suit
-from tuplet.training.objective import make_loss
+from tuplet.errors import OptionError, did_you_mean
+from tuplet.training.compared_recipes import COMPARED_RECIPES, SHARED
 from tuplet.training.papers import benchmark
-from tuplet.training.settings import Settings, check_names
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     # Wang et al. 2017: Deep Metric Learning with Angular Loss, section 4.4.
     "npair_angular": {
+        **SHARED,
         "loss": "npair_angular",
         "loss_options": {"alpha": 45.0, "weight": 2.0},
         "model": "googlenet",
         "dim": 512,
         "normalize": "eval",  # the test normalization is not given
         "size": 227,  # not given: "standard random crop"
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 128,
         "optimizer": "sgd",
         "momentum": 0.9,  # not given
         "lr": 1e-4,
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 20_000,
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"cub200": {"lr": 1e-5}, "sop": {"loss_options": {"alpha": 36.0, "weight": 2.0}}},
     },
     # Sohn 2016: Improved Deep Metric Learning with Multi-class N-pair Loss Objective, section 4.2.
     "npair": {
+        **SHARED,
         "loss": "npair",
         "loss_options": {"norm_penalty": 0.003},  # not given
         "model": "googlenet",
         "dim": 64,
         "normalize": "eval",
         "size": 224,  # not given: "random crops"
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "npair",
         "batch_size": 120,
         "optimizer": "adam",
         "lr": 1e-4,  # not given: cross-validated
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 20_000,
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"sop": {"dim": 512}},
     },
     # A Unified View of Deep Metric Learning via Gradient Analysis, 2019, section 6.
     "raw_vthm": {
+        **SHARED,
         "loss": "raw",
         "loss_options": {
             "alpha": 2.0,
@@ -81,30 +64,26 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "dim": 512,
         "normalize": True,
         "size": 227,
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "class_balanced",
         "batch_size": 120,  # not given
         "per_class": 5,
         "optimizer": "adam",
         "lr": 1e-5,
         "head_lr_scale": 1.0,
-        "schedule": "constant",
         "steps": 10_000,  # not given
         "evaluate_every": 500,
         "checkpoint_every": 500,
-        "validation": 0.0,
         "on": {"sop": {"per_class": 4}, "inshop": {"per_class": 4}},
     },
     # Schall et al. 2019: Deep Metric Learning using Similarities from Nonlinear Rank Approximations, section IV-C.
     "nra": {
+        **SHARED,
         "loss": "nra",
         "loss_options": {"alpha": 4.0},
         "model": "googlenet",
         "dim": 512,
         "normalize": "eval",
         "size": 224,
-        "resize": 256,
         "resize_mode": "longer",
         "sampler": "ngroup",
         "batch_size": 128,
@@ -113,15 +92,12 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "momentum": 0.9,
         "lr": 1e-4,
         "head_lr_scale": 1.0,
-        "schedule": "constant",
         "steps": 20_000,  # not given
-        "evaluate_every": 1_000,
-        "checkpoint_every": 1_000,
-        "validation": 0.0,
         "on": {"cars196": {"lr": 5e-4}, "sop": {"lr": 1e-3, "per_class": 4}},
     },
     # Wang et al. 2019: Ranked List Loss for Deep Metric Learning, sections 3.4 and 4.1: RLL-(L,M,H).
     "ranked_list": {
+        **SHARED,
         "loss": "ranked_list",
         "loss_options": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0},
         "model": "bn_inception",
@@ -129,8 +105,6 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "levels": "LMH",
         "normalize": True,
         "size": 227,
-        "resize": 256,
-        "resize_mode": "square",
         "sampler": "class_balanced",
         "batch_size": 180,
         "per_class": 3,
@@ -139,11 +113,9 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "weight_decay": 1e-5,
         "lr": 1e-2,
         "head_lr_scale": 10.0,
-        "schedule": "constant",
         "steps": 10_000,
         "evaluate_every": 500,
         "checkpoint_every": 500,
-        "validation": 0.0,
         "on": {"cub200": {"lr": 1e-3}, "sop": {"steps": 16_000}},
     },
     **COMPARED_RECIPES,
@@ -169,26 +141,6 @@ RECIPES: dict[str, Mapping[str, Any]] = {
 }
 
 
-#: Options that describe a loss or a model: a recipe's values are dropped when the call names another loss or model.
-_DESCRIBES = {
-    "loss": ("loss_options", "normalize"),
-    "model": ("weights", "model_options", "size", "resize", "resize_mode", "stored_size"),
-}
-#: Options that an `Embedder` object has already fixed.
-_FIXED_BY_EMBEDDER = (
-    *("weights", "model_options", "dim", "levels", "pooling", "layer_norm", "normalize"),
-    *("size", "resize", "resize_mode"),
-)
-#: Options for images only.
-_FOR_IMAGES = ("size", "resize", "resize_mode", "augment", "stored_size", "flip_test")
-#: Options for which None means "not given".
-_NEVER_NONE = ("loss", "model", "steps", "seed")
-
-
-class Default(str):
-    """A default that a recipe may replace; equal to its string, so that a signature shows the string."""
-
-
 def recipe_for(name: str, data: Dataset) -> dict[str, Any]:
     """Return the options of a recipe, with the paper's own values if the dataset is one of the paper's.
 
@@ -202,67 +154,3 @@ def recipe_for(name: str, data: Dataset) -> dict[str, Any]:
     options = dict(RECIPES[name])
     by_benchmark = options.pop("on", {})
     return {**options, **by_benchmark.get(benchmark(data), {})}
-
-
-def resolve_settings(recipe: str | None, given: Mapping[str, Any], data: Dataset) -> Settings:
-    """Combine the defaults, a recipe and the given options; later ones take precedence.
-
-    If another loss or model than the recipe's is given, the recipe's options for its own loss or model are dropped. So
-    is its sampler if the other loss needs pairs or triplets. Without a recipe, options that are left open suit the data
-    and the device (`tuplet.training.defaults`).
-    """
-    check_names(given)
-    given = given_options(given)
-    options = {} if recipe is None else recipe_for(recipe, data)
-    if data.features is not None:
-        for name in _FOR_IMAGES:
-            if given.get(name):
-                raise OptionError(
-                    f"{opt(name)} is {given[name]!r}, which is for images, and the data are feature vectors",
-                    "leave it out",
-                )
-        given.setdefault("model", "mlp")
-        options.pop("levels", None)
-        options.pop("model_options", None)
-    for name, describing in _DESCRIBES.items():
-        if name in given and given[name] != options.get(name):
-            # Parts are those of any network.
-            parts = {k: v for k, v in options.get("model_options", {}).items() if name == "model" and k in PART_OPTIONS}
-            options = {k: v for k, v in options.items() if k not in describing}
-            options |= {"model_options": parts} if parts else {}
-    if "loss" in given:
-        loss = make_loss(given["loss"], given.get("loss_options", {}), 1, 1)
-        if loss.batch != "classes":
-            options.pop("sampler", None)
-    if isinstance(given.get("model"), Embedder):
-        for name in _FIXED_BY_EMBEDDER:
-            if name in given:
-                raise OptionTypeError(
-                    f"{opt(name)} was set when the embedder was made", "leave it out, or give the name of a model"
-                )
-            options.pop(name, None)
-        chosen = {**options, **given, "weights": None}
-    else:
-        chosen = {**options, **given}
-        chosen |= choose_model(chosen, data)
-    return Settings(**({} if recipe else suit(chosen, data)), **chosen)
-
-
-def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a call gives, as values that JSON can hold."""
-    return {name: _as_python(value) for name, value in options.items() if not _is_missing(name, value)}
-
-
-def _is_missing(name: str, value: Any) -> bool:
-    return isinstance(value, Default) or (value is None and name in _NEVER_NONE)
-
-
-def _as_python(value: Any) -> Any:
-    """Convert paths to strings and NumPy numbers to Python numbers, which JSON and checkpoints can hold."""
-    if isinstance(value, Mapping):
-        return {k: _as_python(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(map(_as_python, value))
-    if isinstance(value, np.generic):
-        return value.item()
-    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -5,9 +5,9 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,43 +16,30 @@ import tuplet
 from tuplet import data as datasets
 from tuplet.data import Dataset
 from tuplet.embedding import embed_store
-from tuplet.errors import OptionTypeError, opt, warn
+from tuplet.errors import OptionTypeError, opt
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
-from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, identity_of
-from tuplet.training.data import Examples, as_trained, make_augment, make_examples
-from tuplet.training.defaults import describe_choices
-from tuplet.training.distributed import World, join_processes, main_raises_first
+from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run
+from tuplet.training.data import Examples, make_examples
+from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
-from tuplet.training.events import Callback, Events
+from tuplet.training.events import Callback, Events, NoEvents
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
-from tuplet.training.model import check_inputs, make_embedder
-from tuplet.training.objective import Objective, make_loss, refuse_unsuited_loss, warn_of_length
-from tuplet.training.optimizer import make_optimizer, make_param_groups
-from tuplet.training.recipes import Default, given_options, resolve_settings
-from tuplet.training.result import write_result
-from tuplet.training.sampler import (
-    BATCH,
-    CPU_BATCH,
-    largest_class,
-    make_sampler,
-    refuse_sampler_options,
-    refuse_unshared_batches,
-    refuse_unsuited_batches,
-    usual_batch_size,
-    usual_sampler,
-    warn_of_small_classes,
-)
-from tuplet.training.settings import Settings
-from tuplet.training.split import Split, everything_trains, split_examples
-from tuplet.training.start import Start, make_start
+from tuplet.training.objective import Objective
+from tuplet.training.optimizer import make_optimizer
+from tuplet.training.plan import Plan, make_plan, plan_final
+from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
+from tuplet.training.result import load_best, write_result
+from tuplet.training.sampler import largest_class, make_sampler, warn_of_small_classes
 from tuplet.training.trackers import TrackerClass, find_tracker
 
 _logger = logging.getLogger("tuplet")
 _DEFAULT_MODEL = Default("resnet50")
+#: An object that watches a run, or a tracker that is made when the folder of the run is known.
+Watcher: TypeAlias = Callback | TrackerClass
 
 
 @dataclass(frozen=True)
@@ -127,7 +114,7 @@ def train(
         given = {"loss": loss, "model": model, "steps": steps, "seed": seed, **overrides}
         settings = resolve_settings(recipe, given, dataset)
         watching = [find_tracker(each) if isinstance(each, str) else each for each in callbacks]
-        info = {
+        about = {
             "tuplet": tuplet.__version__,
             "data": dataset.source or repr(dataset),
             "opened_with": dict(dataset.opened_with),
@@ -135,165 +122,80 @@ def train(
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
         }
         world = join_processes(settings.device)
-        choices = "" if recipe else describe_choices(given_options(given), settings, dataset)
         # The caller's random numbers stay unchanged.
         with world.quiet(), torch.random.fork_rng(world.gpus):
-            run = _run(dataset, path, settings, info, resume, world, choices, watching)
+            plan = make_plan(dataset, settings, world)
+            check_same_processes(plan.identity, world)
+            if recipe is None and (choices := describe_choices(given_options(given), settings, dataset)):
+                _logger.info(choices)
+            run = _run(plan, path, about, resume, watching)
         # If a process ended now, others that still communicate with it would wait forever.
         world.barrier()
         return run
 
 
-def _run(
-    data: Dataset,
-    path: Path,
-    settings: Settings,
-    info: dict[str, Any],
-    resume: bool,
-    world: World,
-    choices: str,
-    callbacks: Sequence[Callback | TrackerClass],
-) -> Run:
-    settings, split, embedder = plan(data, settings, world)
-    check_same_processes(identity_of(settings, data, embedder), world)
-    start = make_start(embedder, settings, data)
-    if choices and world.is_main:
-        _logger.info(choices)
-    if split.validation_gallery is not None and settings.split == "classes" and world.is_main:
-        classes, images = len(data.select(split.train).classes), len(split.validation)
+def _run(plan: Plan, path: Path, about: dict[str, Any], resume: bool, callbacks: Sequence[Watcher]) -> Run:
+    """Train and test the plan's embedder; with `final`, train another one on all examples."""
+    if plan.split.validation_gallery is not None and plan.settings.split == "classes":
+        classes, images = len(plan.data.select(plan.split.train).classes), len(plan.split.validation)
         _logger.info(
             "%d training classes are too few to hold some out: %d images of them select the checkpoint", classes, images
         )
     folder = RunFolder(path)  # created after all checks, so that an error leaves no folder behind
-    with folder.locked() if world.is_main else nullcontext():
-        progress = _fit(data, split, settings, embedder, start, folder, info, resume, world, callbacks=callbacks)
-        best = start.embedder if progress.best_step == 0 else embedder
-        folder.load_embedder("best", best, world)
-        metrics = world.broadcast(folder.read_json(EVALUATION) or {})
-        if world.is_main:
+    with folder.locked() if plan.world.is_main else nullcontext():
+        progress = _fit(plan, folder, about, resume, callbacks)
+        best = load_best(plan, progress, folder)
+        metrics = plan.world.broadcast(folder.read_json(EVALUATION) or {})
+        if plan.world.is_main:
             write_card(folder.path / "best", best, folder.read_json("run.json"), metrics)
-        if settings.final:
-            best = _fit_final(data, settings, progress, folder, info, resume, world)
+        if plan.settings.final:
+            final, final_folder = plan_final(plan, progress), RunFolder(folder.path / "final")
+            count, last = f"{len(final.data):,}", f"{final.settings.steps:,}"
+            _logger.info("training on all %s examples for %s steps", count, last)
+            best = load_best(final, _fit(final, final_folder, about, resume), final_folder)
         return Run(best.eval(), metrics, folder.path)
 
 
 def _fit(
-    data: Dataset,
-    split: Split,
-    settings: Settings,
-    embedder: Embedder,
-    start: Start,
-    folder: RunFolder,
-    info: dict[str, Any],
-    resume: bool,
-    world: World,
-    average: float | None = None,
-    callbacks: Sequence[Callback | TrackerClass] = (),
+    plan: Plan, folder: RunFolder, about: dict[str, Any], resume: bool, callbacks: Sequence[Watcher] = ()
 ) -> Progress:
     """Train and test the embedder, or continue the run in the folder; return its progress."""
-    identity = identity_of(settings, data, embedder)
+    world, progress = plan.world, Progress()
     saved = world.broadcast(folder.read_checkpoint() if world.is_main and resume else None)
-    progress = Progress()
     if saved is not None:
         with folder.explain_damage():
-            check_same_run(saved["identity"], identity, folder.path)
+            check_same_run(saved["identity"], plan.identity, folder.path)
             progress = Progress(**saved["progress"])
-    is_tested = not len(split.test) or folder.has_result()
-    if world.broadcast(saved is not None and is_finished(progress, settings) and is_tested):
-        if world.is_main:
-            _logger.info("%s holds this run, finished after %s steps", folder.path, f"{progress.step:,}")
+    is_tested = not len(plan.split.test) or folder.has_result()
+    if world.broadcast(saved is not None and is_finished(progress, plan.settings) and is_tested):
+        _logger.info("%s holds this run, finished after %s steps", folder.path, f"{progress.step:,}")
         return progress
-    examples, state = build(data, settings, split, embedder, world)
-    events = None
+    examples, state = build(plan)
+    events: Events = NoEvents()
     if world.is_main:
         folder.prepare(new=saved is None, candidate=progress.candidate)
-        described = {**info, "settings": identity["settings"]}
-        folder.write_json("run.json", described)
-        watching = [each(folder.path, described) if isinstance(each, type) else each for each in callbacks]
+        about = {**about, "settings": plan.identity["settings"]}
+        folder.write_json("run.json", about)
+        watching = [each(folder.path, about) if isinstance(each, type) else each for each in callbacks]
         events = Events(folder.path, progress.log_length, progress.step, watching)
-    if saved is not None:
-        with folder.explain_damage():
-            state.restore(saved, world)
-    loop = Loop(settings, examples, state, start, folder, events, world, identity, average)
     try:
+        if saved is not None:
+            with folder.explain_damage():
+                state.restore(saved, world)
+        loop = Loop(plan, examples, state, folder, events)
         # Several processes would stop after different steps, and could write no common checkpoint.
         with delay_interrupt(enabled=not world.is_distributed) as interrupted:
             loop.train(interrupted)
         write_result(loop)
     finally:
-        if events is not None:
-            events.close()
+        events.close()
     return state.progress
 
 
-def _fit_final(
-    data: Dataset,
-    settings: Settings,
-    chosen: Progress,
-    folder: RunFolder,
-    info: dict[str, Any],
-    resume: bool,
-    world: World,
-) -> Embedder:
-    """Train on all examples as long as the best embedder was trained, and average with the start as it was."""
-    last, wise = max(chosen.best_step, 0), chosen.best_average is not None
-    settings = replace(settings, steps=last, wise_ft=wise, keep_start=False, evaluate_every=max(1, last), patience=None)
-    if world.is_main:
-        _logger.info("training on all %s examples for %s steps", f"{len(data):,}", f"{last:,}")
-    torch.manual_seed(settings.seed)
-    embedder, _ = make_embedder(settings, make_loss(settings.loss, settings.loss_options, classes=1, dim=1), data)
-    embedder.to(world.device)
-    start, final = make_start(embedder, settings, data), RunFolder(folder.path / "final")
-    split, average = everything_trains(data), chosen.best_average
-    progress = _fit(data, split, settings, embedder, start, final, info, resume, world, average)
-    best = start.embedder if progress.best_step == 0 else embedder
-    final.load_embedder("best", best, world)
-    return best
-
-
-def plan(data: Dataset, settings: Settings, world: World) -> tuple[Settings, Split, Embedder]:
-    """Complete the settings, split the data and make the embedder, without decoding an image.
-
-    Decoding may take long, so every error in the settings is raised here.
-    """
-    torch.manual_seed(settings.seed)
-    loss = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
-    embedder, settings = make_embedder(settings, loss, data)
-    warn_of_length(loss, embedder.config.normalize)
-    split = split_examples(data, settings)
-    train_data = as_trained(data.select(split.train), settings)
-    settings = replace(settings, sampler=settings.sampler or usual_sampler(loss), device=str(world.device))
-    slow = world.device.type == "cpu" and settings.weights is not None
-    size = settings.batch_size or usual_batch_size(settings, train_data, CPU_BATCH if slow else BATCH)
-    settings = replace(settings, batch_size=size)
-    refuse_sampler_options(settings)
-    refuse_unsuited_batches(loss, settings)
-    # Made for its checks alone: it embeds nothing before it is asked for a batch.
-    make_sampler(settings, train_data, lambda indices: torch.empty(0))
-    refuse_unshared_batches(settings, size, world.size)
-    labelled = data if settings.final else train_data
-    refuse_unsuited_loss(loss, settings, len(labelled.class_sizes()), train_data.targets.ndim == 2)
-    make_param_groups(settings, embedder, loss)
-    augment, prepared = make_augment(settings, embedder.preprocessing), embedder.preprocessing
-    embedder.to(world.device)
-    check_inputs(embedder, data, {each.size for each in (augment, prepared) if each is not None})
-    for name, consequence in (
-        ("warmup", "the learning rate rises to the end"),
-        ("memory_start", "the memory is never used"),
-        ("decay_every", "the learning rate never decays"),
-    ):
-        value = getattr(settings, name) or 0
-        if value >= settings.steps > 0:
-            remedy = f"give more {opt('steps')} or a smaller {opt(name)}"
-            warn(f"{opt(name, value)} with {opt('steps', settings.steps)}: {consequence}; {remedy}")
-    return settings, split, embedder
-
-
-def build(
-    data: Dataset, settings: Settings, split: Split, embedder: Embedder, world: World
-) -> tuple[Examples, TrainState]:
+def build(plan: Plan) -> tuple[Examples, TrainState]:
     """Decode the examples and make the parts of the training state, equal in all processes."""
-    examples = make_examples(data, split, settings, embedder.preprocessing, world.device)
+    settings, embedder, world = plan.settings, plan.embedder, plan.world
+    examples = make_examples(plan.data, plan.split, settings, embedder.preprocessing, world.device)
     train_data, store = examples.train.data, examples.train.store
 
     def embed(indices: list[int]) -> Tensor:

@@ -3,8 +3,10 @@
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
+import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
@@ -12,6 +14,7 @@ from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt, warn
 from tuplet.losses import RowLoss
 from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler, HardClassSampler
 from tuplet.sampling.base import Batch
+from tuplet.training.distributed import World
 from tuplet.training.settings import SamplerName, Settings
 
 #: Examples of a batch where there are enough classes. On a CPU a batch of images for a large network is smaller.
@@ -38,7 +41,21 @@ def sampler_class(settings: Settings) -> type[ClassSampler]:
     return SAMPLERS[settings.sampler] if settings.sampler else ClassBalancedSampler
 
 
-def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
+def choose_batches(settings: Settings, loss: RowLoss, data: Dataset, world: World) -> Settings:
+    """Return the settings with a sampler and a batch size; raise an error if training cannot use such batches."""
+    settings = replace(settings, sampler=settings.sampler or usual_sampler(loss))
+    slow = world.device.type == "cpu" and settings.weights is not None
+    size = settings.batch_size or usual_batch_size(settings, data, CPU_BATCH if slow else BATCH)
+    settings = replace(settings, batch_size=size)
+    _refuse_unknown_options(settings)
+    _refuse_unsuited_batches(loss, settings)
+    # Made for its checks alone: it embeds nothing before it is asked for a batch.
+    make_sampler(settings, data, lambda indices: torch.empty(0))
+    _refuse_unshared_batches(settings, size, world.size)
+    return settings
+
+
+def _refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
     """Raise an error if a loss cannot learn from the batches. On a GPU the loss itself does not check the labels."""
     made, each = sampler_class(settings).batch, class_share(settings)
     two_of_each = loss.batch == "pairs" and each == 2
@@ -67,7 +84,7 @@ def refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
 def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]], Tensor]) -> ClassSampler:
     """Return the sampler of the settings for batches of `batch_size`, those of all processes together."""
     size, kind = settings.batch_size or usual_batch_size(settings, data), sampler_class(settings)
-    refuse_unfilled_batches(settings, size, usable_sizes(data))
+    _refuse_unfilled_batches(settings, size, _usable_sizes(data))
     inputs: dict[str, Any] = dict(settings.sampler_options)
     if kind.needs_embeddings:
         inputs["embed"] = embed
@@ -79,7 +96,7 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
         return kind.of_size(data.targets, size, settings.per_class, settings.seed, **inputs)
 
 
-def refuse_sampler_options(settings: Settings) -> None:
+def _refuse_unknown_options(settings: Settings) -> None:
     """Raise an error for options that the sampler does not have."""
     known = sampler_class(settings).options
     for name in settings.sampler_options:
@@ -88,7 +105,7 @@ def refuse_sampler_options(settings: Settings) -> None:
             raise OptionTypeError(f"{opt('sampler', settings.sampler)} has no option {name!r}; {remedy}")
 
 
-def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int]) -> None:
+def _refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int]) -> None:
     """Raise an error for batches that the classes with a positive pair, of these sizes, cannot fill."""
     each, classes, made = class_share(settings), len(class_sizes), sampler_class(settings).batch
     if classes < 2:
@@ -96,7 +113,7 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
         raise OptionError(
             f"training needs two classes of two examples or more, and there are {classes}; add examples{instead}"
         )
-    most = size if made in ("triplets", "one_class") else largest_batch(settings, class_sizes)
+    most = size if made in ("triplets", "one_class") else _largest_batch(settings, class_sizes)
     if size % each:
         raise OptionError(
             f"{opt('batch_size')} is {size} and the sampler {settings.sampler} takes {each} at a time; "
@@ -114,7 +131,7 @@ def refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[int
     raise OptionError(f"a batch of {size} {what}; {fitting}{instead}")
 
 
-def refuse_unshared_batches(settings: Settings, size: int, processes: int) -> None:
+def _refuse_unshared_batches(settings: Settings, size: int, processes: int) -> None:
     """Raise an error for batches of fewer groups than processes, since a group stays whole; n-groups vary in number."""
     each = class_share(settings)
     if size // each < processes and sampler_class(settings).batch not in ("groups", "one_class"):
@@ -124,7 +141,7 @@ def refuse_unshared_batches(settings: Settings, size: int, processes: int) -> No
         )
 
 
-def largest_batch(settings: Settings, class_sizes: list[int]) -> int:
+def _largest_batch(settings: Settings, class_sizes: list[int]) -> int:
     """Return the most examples that classes of these sizes give; n-groups do not repeat those of a small class."""
     each, varies = class_share(settings), sampler_class(settings).batch == "groups"
     return sum(min(size, each) if varies else each for size in class_sizes)
@@ -139,10 +156,10 @@ def usual_batch_size(settings: Settings, data: Dataset, most: int = BATCH) -> in
     15
     """
     each = class_share(settings)
-    return max(2, min(most, largest_batch(settings, usable_sizes(data))) // each) * each
+    return max(2, min(most, _largest_batch(settings, _usable_sizes(data))) // each) * each
 
 
-def usable_sizes(data: Dataset) -> list[int]:
+def _usable_sizes(data: Dataset) -> list[int]:
     """Return the sizes of the classes that have a positive pair."""
     return [count for count in data.class_sizes().values() if count > 1]
 

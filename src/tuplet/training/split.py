@@ -76,6 +76,21 @@ def everything_trains(data: Dataset) -> Split:
     return Split(torch.arange(len(data)), nothing, nothing)
 
 
+def select_measured(data: Dataset, examples: Tensor, gallery: Tensor | None) -> Dataset:
+    """Return the examples at these positions; with a gallery they are its queries, and it follows them."""
+    if gallery is None:
+        return data.select(examples)
+    splits = ("query",) * len(examples) + ("gallery",) * len(gallery)
+    return replace(data.select(torch.cat([examples, gallery])), splits=splits)
+
+
+def query_mask(data: Dataset) -> Tensor | None:
+    """Return which examples are queries, where the others are their gallery; None if they search among themselves."""
+    if data.splits is None or "query" not in data.splits:
+        return None
+    return torch.tensor([split == "query" for split in data.splits])
+
+
 def _positions(part: Dataset) -> Tensor:
     assert part.features is not None
     return part.features[:, 0]
@@ -203,8 +218,8 @@ def _check_measured(name: str, part: Dataset, remedy: str) -> None:
 
 
 def _has_positives(part: Dataset) -> bool:
-    if part.splits is None or "query" not in part.splits:
+    query = query_mask(part)
+    if query is None:
         return max(part.class_sizes().values()) > 1
-    query = torch.tensor([split == "query" for split in part.splits])
     known = part.targets[~query]
     return bool(torch.isin(part.targets[query], known[known >= 0]).any())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tuplet import models
-from tuplet.models import folder as storage
+from tuplet.models import storage
 
 IMAGES = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torch.manual_seed(0))
 

@@ -1,5 +1,6 @@
-"""Find the weights that this machine has: files in folders, installed packages, caches, and downloads."""
+"""Find weights: those that this machine has or can download, and the file of a name or a path."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tuplet.errors import OptionError, opt
+from tuplet.errors import OptionError, OptionTypeError, opt
 from tuplet.extras import need
 from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.known_weights import KNOWN, Known
@@ -70,7 +71,61 @@ def best_at_hand(architecture: str) -> AtHand:
     )
 
 
-def locate(name: str, known: Known) -> Path:
+def find_file(weights: str | os.PathLike[str], architecture: str) -> tuple[Path, Known | None]:
+    """Return the file of a known name, a path or "auto", and its entry of `KNOWN`, if it has one."""
+    if weights == "auto":
+        weights = best_at_hand(architecture).weights
+    if not isinstance(weights, str | os.PathLike):
+        raise OptionTypeError(f"{opt('weights')} is {weights!r}; give the path of a file or a name of models.KNOWN")
+    known = KNOWN.get(str(weights))
+    if known is not None:
+        path = _locate(str(weights), known)
+        if path.name == known.file and not (checksum := _sha256(path)).startswith(known.sha256):
+            raise ValueError(
+                f"{path} has the checksum {checksum[:12]}…, not the {known.sha256[:12]}… of {weights}; fetch it again"
+            )
+    else:
+        path = Path(weights)
+        if not path.is_file():
+            names = [name for name, k in KNOWN.items() if k.architecture == architecture]
+            raise FileNotFoundError(
+                f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
+                f"give the path of a file{', or ' if names else ''}{' or '.join(names)}"
+            )
+        if architecture in ARCHITECTURES:
+            known = _recognise(path)
+    if known is not None and known.architecture != architecture:
+        raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; use that one")
+    return path, known
+
+
+def architecture_in(path: Path) -> str:
+    """Return the network that a file holds: a known file's, or the one that it is named after.
+
+    Raises:
+        ValueError: the file is unknown, and its name does not begin with that of a built-in network.
+    """
+    known = _recognise(path)
+    if found := known.architecture if known else architecture_of(path):
+        return found
+    raise ValueError(
+        f"the network of the weights {path} is not known; rename the file so that it begins with the network's name, "
+        "such as vit_small_patch14_dinov2.safetensors"
+    )
+
+
+def _recognise(path: Path) -> Known | None:
+    """Return the known file that a file is a copy of, by its checksum."""
+    checksum = _sha256(path)
+    return next((known for known in KNOWN.values() if known.sha256 and checksum.startswith(known.sha256)), None)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _locate(name: str, known: Known) -> Path:
     """Return the file of known weights, downloaded if need be; raise FileNotFoundError if it is nowhere."""
     if path := next(_places(known), None):
         return path

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from tuplet import models
-from tuplet.models import at_hand
+from tuplet.models import find_weights
 from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.known_weights import KNOWN
 from tuplet.models.vision_transformer import VisionTransformer
@@ -21,7 +21,7 @@ def machine(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(variable, str(tmp_path / name))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(at_hand, "find_spec", lambda name: None)
+    monkeypatch.setattr(find_weights, "find_spec", lambda name: None)
     return tmp_path
 
 
@@ -58,7 +58,7 @@ def test_a_cpu_gets_a_small_network_first(machine):
 
 def test_downloads_come_last_and_only_where_they_are_allowed(machine, monkeypatch):
     put(machine / "data" / "resnet50-11ad3fa6.pth")
-    monkeypatch.setattr(at_hand, "find_spec", lambda name: True if name == "huggingface_hub" else None)
+    monkeypatch.setattr(find_weights, "find_spec", lambda name: True if name == "huggingface_hub" else None)
     assert len(models.weights_at_hand()) == 1
     monkeypatch.delenv("HF_HUB_OFFLINE")
     found = models.weights_at_hand(device="cuda")

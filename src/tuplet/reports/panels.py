@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 
 from tuplet.reports.analysis import Confusion, Retrieval
+from tuplet.reports.examples import as_uri
 from tuplet.reports.run import FinishedRun
-from tuplet.reports.thumbnails import as_uri
 
 SIZE = 96
 

@@ -1,10 +1,14 @@
-"""The file examples.zip of a run: class names, file names and thumbnails, for a report without the dataset."""
+"""Thumbnails, and the file examples.zip of a run: names and thumbnails, for a report without the dataset."""
 
+import base64
+import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from PIL import Image
 
 from tuplet.atomic import write_atomic
 
@@ -54,3 +58,23 @@ def read_kept(folder: Path, indices: Sequence[int]) -> KeptExamples | None:
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError):
         return None
     return kept if list(kept.indices) == list(indices) else None
+
+
+def as_webp(image: Image.Image) -> bytes:
+    """Encode an image as WebP: the header of a JPEG is larger than the pixels of a thumbnail.
+
+    >>> as_webp(Image.new("RGB", (8, 8)))[:4]
+    b'RIFF'
+    """
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=75, method=4)
+    return buffer.getvalue()
+
+
+def as_uri(webp: bytes) -> str:
+    """Return a WebP file as a data URI; "" for b"".
+
+    >>> as_uri(b"RIFF"), as_uri(b"")
+    ('data:image/webp;base64,UklGRg==', '')
+    """
+    return f"data:image/webp;base64,{base64.b64encode(webp).decode()}" if webp else ""

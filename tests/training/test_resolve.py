@@ -5,8 +5,7 @@ import torch
 
 from training_tools import pictures, vectors
 from tuplet import data, losses, models, training
-from tuplet.training.defaults import describe_choices
-from tuplet.training.recipes import resolve_settings
+from tuplet.training.resolve import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
 
