@@ -2,8 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tuplet.sampling.base import ClassSampler
 from tuplet.training.distributed import World
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.objective import Objective
+from tuplet.training.optimizer import sharded_parameters
 from tuplet.training.sampler import sampler_state
 from tuplet.training.settings import Settings, describe_options
 
@@ -78,19 +81,33 @@ class TrainState:
         return self.embedder if self.ema is None else self.ema.embedder
 
     def save(self, world: World) -> dict[str, Any]:
-        """Return the state as tensors and plain data. All processes must call it: each has its own random numbers."""
-        return {
+        """Return the state as tensors and plain data. All processes must call it: each has its own random numbers.
+
+        Parameters that are divided among the processes are collected in the main one, so that a checkpoint does not
+        depend on the number of processes.
+        """
+        saved = {
             **{name: part.state_dict() for name, part in self._parts().items()},
             "sampler": sampler_state(self.sampler, self.progress.step),
             "rng": world.gather_objects(rng_state(world.device)),
             "progress": asdict(self.progress),
         }
+        # The dictionaries inside are those of the optimizer itself.
+        saved["optimizer"]["state"] = {number: dict(state) for number, state in saved["optimizer"]["state"].items()}
+        shards = self._shards(saved)
+        for *above, name in shards:
+            inside = _inside(saved, above)
+            inside[name] = world.collect_rows(inside[name])
+        return {**saved, "shards": list(shards)}
 
     def restore(self, saved: dict[str, Any], world: World) -> None:
         """Load what `save` returned. If the number of processes differs, random numbers start from the seed."""
         # `fused` is no part of the optimizer's state: only a fused optimizer can skip a step on the device.
         for group in saved["optimizer"]["param_groups"]:
             group["fused"] = True
+        for (*above, name), own in self._shards(saved).items():
+            inside = _inside(saved, above)
+            inside[name] = world.divide_rows(inside[name], own)
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.sampler.load_state_dict(saved["sampler"])
@@ -98,10 +115,39 @@ class TrainState:
             set_rng_state(saved["rng"][world.rank], world.device)
         self.progress = Progress(**saved["progress"])
 
+    def _shards(self, saved: dict[str, Any]) -> dict[tuple[Any, ...], Tensor]:
+        """Return the paths in a checkpoint to the tensors that are divided, each with the parameter that it follows."""
+        numbers = {p: n for n, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
+        paths: dict[tuple[Any, ...], Tensor] = {}
+        for name, p in sharded_parameters(self.objective).items():
+            paths["objective", name] = p
+            for key, value in saved["optimizer"]["state"].get(numbers[p], {}).items():
+                if value is None or value.ndim:  # a number of steps is no share of anything
+                    paths["optimizer", "state", numbers[p], key] = p
+        return paths
+
     def _parts(self) -> dict[str, Any]:
         parts = {"embedder": self.embedder, "objective": self.objective, "optimizer": self.optimizer}
         ema = {} if self.ema is None else {"ema": self.ema.embedder}
         return {**parts, "scaler": self.scaler, **ema}
+
+
+def broadcast_checkpoint(saved: dict[str, Any] | None, world: World) -> dict[str, Any] | None:
+    """Return the checkpoint of the main process in all processes; only there it keeps what is divided among them."""
+    kept = []
+    for *above, name in (saved or {}).get("shards", ()):
+        inside = _inside(saved, above)
+        kept.append((inside, name, inside[name]))
+        inside[name] = None
+    received = world.broadcast(saved)
+    for inside, name, whole in kept:
+        inside[name] = whole
+    return received
+
+
+def _inside(saved: Any, path: Iterable[Any]) -> dict[Any, Any]:
+    """Return the dictionary at a path of keys."""
+    return reduce(getitem, path, saved)
 
 
 def rng_state(device: torch.device) -> list[Tensor]:

@@ -20,7 +20,14 @@ from tuplet.errors import OptionTypeError, opt, warn
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
-from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, identity_of
+from tuplet.training.checkpoint import (
+    Progress,
+    TrainState,
+    broadcast_checkpoint,
+    check_same_processes,
+    check_same_run,
+    identity_of,
+)
 from tuplet.training.data import Examples, as_trained, make_augment, make_examples
 from tuplet.training.defaults import describe_choices
 from tuplet.training.distributed import World, join_processes, main_raises_first
@@ -31,7 +38,7 @@ from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.model import check_inputs, make_embedder
 from tuplet.training.objective import Objective, make_loss, refuse_unsuited_loss, warn_of_length
-from tuplet.training.optimizer import make_optimizer, make_param_groups
+from tuplet.training.optimizer import make_optimizer, make_param_groups, make_scaler
 from tuplet.training.recipes import Default, given_options, resolve_settings
 from tuplet.training.result import write_result
 from tuplet.training.sampler import (
@@ -192,7 +199,7 @@ def _fit(
 ) -> Progress:
     """Train and test the embedder, or continue the run in the folder; return its progress."""
     identity = identity_of(settings, data, embedder)
-    saved = world.broadcast(folder.read_checkpoint() if world.is_main and resume else None)
+    saved = broadcast_checkpoint(folder.read_checkpoint() if world.is_main and resume else None, world)
     progress = Progress()
     if saved is not None:
         with folder.explain_damage():
@@ -311,7 +318,7 @@ def build(
         embedder=embedder,
         objective=objective,
         optimizer=make_optimizer(settings, embedder, objective),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=settings.precision == "float16"),
+        scaler=make_scaler(settings, world),
         ema=ExponentialMovingAverage(embedder, settings.ema) if settings.ema else None,
         sampler=sampler,
     )
