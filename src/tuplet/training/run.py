@@ -23,10 +23,10 @@ from tuplet.models.card import write_card
 from tuplet.training.checkpoint import (
     Progress,
     TrainState,
-    broadcast_checkpoint,
     check_same_processes,
     check_same_run,
     identity_of,
+    take_shards,
 )
 from tuplet.training.data import Examples, as_trained, make_augment, make_examples
 from tuplet.training.defaults import describe_choices
@@ -199,7 +199,10 @@ def _fit(
 ) -> Progress:
     """Train and test the embedder, or continue the run in the folder; return its progress."""
     identity = identity_of(settings, data, embedder)
-    saved = broadcast_checkpoint(folder.read_checkpoint() if world.is_main and resume else None, world)
+    saved = folder.read_checkpoint() if world.is_main and resume else None
+    with folder.explain_damage():
+        shards = take_shards(saved)
+    saved = world.broadcast(saved)
     progress = Progress()
     if saved is not None:
         with folder.explain_damage():
@@ -220,7 +223,7 @@ def _fit(
         events = Events(folder.path, progress.log_length, progress.step, watching)
     if saved is not None:
         with folder.explain_damage():
-            state.restore(saved, world)
+            state.restore(saved, shards, world)
     loop = Loop(settings, examples, state, start, folder, events, world, identity, average)
     try:
         # Several processes would stop after different steps, and could write no common checkpoint.
