@@ -1,7 +1,7 @@
 """Every loss, its peer in pytorch-metric-learning, and the batches that both are measured on."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tuplet import losses, mining
+from tuplet.sampling.class_tree import class_moments, class_tree
 
 try:
     from pytorch_metric_learning import distances, miners
@@ -64,14 +65,18 @@ class Case:
         peer_bytes: estimates the peer's memory for N vectors.
         per_class: vectors of each class in a batch.
         picks: a query picks single pairs, and rounding may change its pick.
+        dim: the dimension of the vectors.
+        largest: the largest batch to measure, for a loss whose tables are those of the whole batch.
     """
 
     name: str
-    ours: Callable[[int], losses.RowLoss]
+    ours: Callable[[int], Any]
     theirs: Callable[[int], tuple[Any, ...]] | None = None
     peer_bytes: Callable[[int], float] = pair_tables
     per_class: int = 4
     picks: bool = False
+    dim: int = DIM
+    largest: int | None = None
 
     def our_step(self, n: int, device: str, dtype: torch.dtype = torch.float32, **options: Any) -> Callable[[], None]:
         """Return a function that runs our loss forward and backward on one batch."""
@@ -86,6 +91,8 @@ class Case:
     def batch(self, n: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, int]:
         """Return vectors, labels and the number of classes."""
         x, labels = batch(n, self.per_class, device)
+        if self.dim < DIM:
+            x = nn.functional.normalize(x[:, : self.dim])
         return x.to(dtype), labels, int(labels[-1]) + 1
 
     def peer(self, classes: int) -> tuple[Any, ...]:
@@ -127,6 +134,32 @@ def step(
         value.backward()
 
     return run
+
+
+class InParts(nn.Module):
+    """A loss over parts, given one tensor that holds them one after another."""
+
+    def __init__(self, loss: losses.RowLoss, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.loss, self.widths = loss, tuple(widths)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the parts, each of unit length."""
+        return self.loss([nn.functional.normalize(part) for part in x.split(self.widths, 1)], labels)
+
+
+def hierarchical_triplet(classes: int) -> losses.HierarchicalTripletLoss:
+    """Return the loss with a tree of classes, which a sampler makes once an epoch."""
+    loss = losses.HierarchicalTripletLoss()
+    loss.max_per_class = 4
+    x, labels = batch(4 * classes, 4, "cpu")
+    loss.set_tree(class_tree(torch.arange(classes), class_moments(x, labels, classes)))
+    return loss
+
+
+def softmax_and_contrastive(classes: int) -> losses.SumLoss:
+    """Return the sum of a classifier's loss and a metric loss."""
+    return losses.SumLoss([(losses.SoftmaxLoss(classes, DIM), 1.0), (losses.ContrastiveLoss(), 0.1)])
 
 
 CASES = [
@@ -258,4 +291,26 @@ CASES = [
     Case("circle", lambda c: losses.CircleLoss(), lambda c: (peer.CircleLoss(),)),
     Case("Smooth-AP", lambda c: losses.SmoothAPLoss(max_per_class=4), lambda c: (peer.SmoothAPLoss(),), triple_tables),
     Case("tuplet margin", lambda c: losses.TupletMarginLoss(), lambda c: (peer.TupletMarginLoss(),), pairs_by_pairs),
+]
+
+#: The losses of the systems that the papers compare with, measured on a CPU. The peer has none of them.
+SYSTEMS = [
+    Case("triplet ratio, all", lambda c: losses.TripletRatioLoss(max_per_class=4)),
+    Case("triplet ratio, disjoint", lambda c: losses.TripletRatioLoss(mining="disjoint"), per_class=3),
+    Case("global, all", lambda c: losses.GlobalLoss(max_per_class=4)),
+    Case("global, disjoint", lambda c: losses.GlobalLoss(mining="disjoint"), per_class=3),
+    Case("hierarchical triplet", hierarchical_triplet),
+    Case("triplet hinge on products", lambda c: losses.SmoothTripletLoss(hinge=True, max_per_class=4)),
+    Case("N-pair, triplets", lambda c: losses.NPairLoss("triplet"), per_class=2),
+    Case("lifted structure, valid triplets", lambda c: losses.LiftedStructureLoss(mining="valid_triplet")),
+    Case("generalised lifted, valid triplets", lambda c: losses.GeneralizedLiftedLoss(mining="valid_triplet")),
+    Case("Proxy-NCA, half as many proxies", lambda c: losses.ProxyNCALoss(c, DIM, proxies=max(1, c // 2))),
+    Case("softmax and contrastive", softmax_and_contrastive),
+    Case("spectral clustering, d = 64", lambda c: losses.SpectralClusteringLoss(), dim=64),
+    Case("facility location", lambda c: losses.FacilityLocationLoss(), largest=1024),
+    Case("PDDM, d = 128", lambda c: losses.PDDMLoss(128), dim=128, largest=1024),
+    Case("HDC, three parts", lambda c: InParts(losses.HDCLoss(), [128] * 3), dim=384, largest=1024),
+    Case("BIER, three parts", lambda c: InParts(losses.BIERLoss(), [96, 160, 256])),
+    Case("A-BIER, three parts", lambda c: InParts(losses.BIERLoss(adversarial=True), [96, 160, 256])),
+    Case("ABE, eight parts", lambda c: InParts(losses.ABELoss(), [64] * 8)),
 ]

@@ -3,7 +3,8 @@
     python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin] [--sample 8]
     python benchmarks/losses.py --device cuda [--phase small] [--sample 8]
 
-Batches have N vectors of 512 dimensions, four of each class (N-pair: two; proxies: one for each of the N/4 classes).
+Batches have N vectors of 512 dimensions unless a name says otherwise, four of each class (N-pair: two; proxies: one for
+each of the N/4 classes). Losses that hold tables of the whole batch are measured up to N = 1,024.
 
 On a CPU each loss is measured in a process of its own at each size. The two libraries alternate, so that other load on
 the machine affects both. The peer is left out if it is estimated to need more than --peer-gib, and may not take more.
@@ -31,10 +32,11 @@ import common
 import gpu_benchmark
 from common import number
 from gpu_targets import PHASES
-from loss_peers import CASES, DIM, peer
+from loss_peers import CASES, DIM, SYSTEMS, peer
 from tuplet.errors import first_line
 
 SIZES = "180,512,1024,16384"
+MEASURED = [*CASES, *SYSTEMS]
 #: Repeats of a step: at least REPEATS, more while they take under SHORT seconds in total, fewer beyond LONG.
 REPEATS, SHORT, LONG = 5, 0.5, 10.0
 
@@ -54,7 +56,7 @@ def memory_limit(gib: float | None) -> Iterator[None]:
 
 def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
     """Measure one loss at one size: the peak memory of a first run, then the median time of alternating runs."""
-    case = CASES[index]
+    case = MEASURED[index]
     row: dict[str, Any] = {"loss": case.name, "beside": case.peer_name(), "size": n}
     has_peer = bool(case.peer(classes=2))
     fits, over = case.peer_bytes(n) <= peer_gib * 2**30, f"over {peer_gib:g} GiB"
@@ -89,15 +91,17 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
 
 
 def measure_all(indices: list[int], sizes: list[int], peer_gib: float) -> Iterator[dict[str, Any]]:
-    jobs = [(index, n, peer_gib) for n in sizes for index in indices]
+    jobs = [(index, n, peer_gib) for n in sizes for index in indices if n <= (MEASURED[index].largest or n)]
     server = get_context("forkserver")
     server.set_forkserver_preload(["torch._dynamo", "tuplet.losses", "pytorch_metric_learning.losses"])
     with ProcessPoolExecutor(1, mp_context=server, max_tasks_per_child=1) as pool:
         yield from pool.map(measure, *zip(*jobs, strict=True))
 
 
-def cell(row: dict[str, Any], unit: str) -> str:
-    """Return "ours / theirs = ratio"."""
+def cell(row: dict[str, Any] | None, unit: str) -> str:
+    """Return "ours / theirs = ratio", or a dash for a size that is not measured."""
+    if row is None:
+        return "–"
     ours = row["ours"][unit]
     if "peer" not in row:
         return " / ".join([number(ours), *([row["left_out"]] if "left_out" in row else [])])
@@ -110,7 +114,7 @@ def table(rows: list[dict[str, Any]], unit: str) -> str:
     lines = ["| loss | beside | " + " | ".join(f"N = {n:,}" for n in sizes) + " |", "| --- " * (2 + len(sizes)) + "|"]
     for name in dict.fromkeys(row["loss"] for row in rows):
         by_size = {row["size"]: row for row in rows if row["loss"] == name}
-        cells = [f"| {name}", by_size[sizes[0]]["beside"], *(cell(by_size[n], unit) for n in sizes)]
+        cells = [f"| {name}", next(iter(by_size.values()))["beside"], *(cell(by_size.get(n), unit) for n in sizes)]
         lines.append(" | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -164,17 +168,19 @@ def main() -> None:
         return
     sizes = [int(n) for n in arguments.sizes.split(",")]
     words = arguments.only.lower().split(",")
-    indices = [k for k, case in enumerate(CASES) if any(word in case.name.lower() for word in words)]
+    indices = [k for k, case in enumerate(MEASURED) if any(word in case.name.lower() for word in words)]
     indices = indices[:: arguments.sample]
     if not indices:
-        parser.error(f"no loss has a name with {arguments.only!r}; they are {', '.join(case.name for case in CASES)}")
+        parser.error(
+            f"no loss has a name with {arguments.only!r}; they are {', '.join(case.name for case in MEASURED)}"
+        )
     rows = []
     for row in measure_all(indices, sizes, arguments.peer_gib):
         rows.append(row)
         print(f"{row['loss']}, N = {row['size']:,}: {cell(row, 'ms')} ms; {cell(row, 'mib')} MiB", flush=True)
     versions = common.versions("pytorch-metric-learning")
     print("\n" + (text := report(rows, versions)) + "\n" + beside_stored(rows))
-    if len(indices) == len(CASES) and arguments.sizes == SIZES:
+    if len(indices) == len(MEASURED) and arguments.sizes == SIZES:
         common.save("losses_cpu", {"machine": common.machine(), "versions": versions, "rows": rows})
         common.write_between("losses.md", "losses on cpu", text)
 

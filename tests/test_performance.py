@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from scheduler_jobs import clock, exits, hangs, raises, slow_start, thread_cores, works
+from tuplet.losses import LOSSES
 from tuplet.rows.paths import COMPILED_ENTRIES
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,11 @@ def row_of(steps, **row):
     for found in filter(None, steps):
         row |= found[1]
     return row
+
+
+def test_every_loss_is_measured(bench):
+    measured = {type(part) for case in bench("losses").MEASURED for part in case.ours(2).modules()}
+    assert set(LOSSES.values()) <= measured
 
 
 def test_page_is_current(bench):

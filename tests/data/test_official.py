@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import io
+import json
 import os
 import struct
 
@@ -11,6 +12,7 @@ import pytest
 import scipy.io
 from PIL import Image
 
+from commands import SMALL, typed
 from tuplet import data as tuplet_data
 from tuplet import evaluation
 from tuplet.data import official
@@ -23,10 +25,29 @@ def write_images(folder, names):
         Image.new("L", (4, 4), shade).save(path)
 
 
-def open_small(monkeypatch, layout, source, **counts):
-    """Open a small copy as if its sizes were the official ones."""
+def expect(monkeypatch, layout, **counts):
+    """Make these sizes of a small copy the official ones."""
     monkeypatch.setitem(official.LAYOUTS, layout, dataclasses.replace(official.LAYOUTS[layout], counts=counts))
-    return tuplet_data.open(source)
+
+
+def open_small(monkeypatch, layout, source, boxes=False, **counts):
+    """Open a small copy as if its sizes were the official ones."""
+    expect(monkeypatch, layout, **counts)
+    return tuplet_data.open(source, boxes=boxes)
+
+
+def write_graded(folder, names):
+    """Write images of 30 × 20 pixels: red counts the columns, green the rows, blue the images."""
+    y, x = np.mgrid[:20, :30]
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.stack([x, y, np.full_like(x, number)], 2).astype(np.uint8)).save(path, "png")
+
+
+def shown(image):
+    """Return left, top, right and bottom of the part of a graded image that a crop of it shows."""
+    return *image.getpixel((0, 0))[:2], *(last + 1 for last in image.getpixel((image.width - 1, image.height - 1))[:2])
 
 
 def cub(folder, classes=(1, 1, 100, 101, 200)):
@@ -45,6 +66,61 @@ def test_cub(monkeypatch, tmp_path):
     assert data.splits == ("train", "train", "train", "test", "test")
     assert data.class_names[100] == "101.Bird_101"
     assert data.image(3).getpixel((0, 0)) == (3, 3, 3)
+
+
+def cub_with_boxes(folder, classes=(1, 1, 101, 200)):
+    """Write a copy with boxes; the images are listed in another order than the boxes, and one box is too wide."""
+    cub(folder, classes)
+    root = folder / "CUB_200_2011"
+    names = [line.split()[1] for line in (root / "images.txt").read_text().splitlines()]
+    write_graded(root / "images", names)
+    boxes = [(i, 2.0 + i, 3.0, 10.0 if i > 1 else 99.0, 5.0) for i in range(len(classes), 0, -1)]
+    (root / "bounding_boxes.txt").write_text("".join(" ".join(map(str, row)) + "\n" for row in boxes))
+    return folder
+
+
+def test_boxes_of_cub(monkeypatch, tmp_path):
+    data = open_small(monkeypatch, "cub200", cub_with_boxes(tmp_path), boxes=True, train=2, test=2)
+    assert data.opened_with == {"boxes": True}
+    assert [shown(data.image(i)) for i in range(4)] == [(3, 3, 30, 8), (4, 3, 14, 8), (5, 3, 15, 8), (6, 3, 16, 8)]
+    assert [data.image(i).getpixel((0, 0))[2] for i in range(4)] == [0, 1, 2, 3]
+    assert tuplet_data.open(tmp_path).boxes is None
+    lines = (tmp_path / "CUB_200_2011/bounding_boxes.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "CUB_200_2011/bounding_boxes.txt").write_text("".join(lines[1:]))
+    with pytest.raises(ValueError, match=r"CUB-200-2011 in .* is damaged \(no entry '.*Bird_200_0003.jpg'\)"):
+        tuplet_data.open(tmp_path, boxes=True)
+    (tmp_path / "CUB_200_2011/bounding_boxes.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no bounding_boxes.txt, which the official layout has"):
+        tuplet_data.open(tmp_path, boxes=True)
+
+
+def test_data_without_boxes_are_a_sentence(tmp_path):
+    write_images(tmp_path, ["ant/1.png", "bee/1.png"])
+    with pytest.raises(ValueError, match=r"boxes is given, but .* has none; leave it out for all but CUB-200-2011, Ca"):
+        tuplet_data.open(tmp_path, boxes=True)
+
+
+def test_boxes_from_the_command_line(monkeypatch, tmp_path):
+    expect(monkeypatch, "cub200", train=12, test=8)
+    cub_with_boxes(tmp_path / "birds", [*[1] * 4, *[2] * 4, *[3] * 4, *[101] * 4, *[200] * 4])
+    found = typed("data", "birds", "--boxes", cwd=tmp_path)
+    assert found.exit_code == 0, found.output
+    assert "boxes: every image is cropped to its own, 10 × 5 pixels in the middle" in found.output
+    found = typed("train", "birds", "--boxes", "--out", "run", *SMALL, "--batch-size", "8", cwd=tmp_path)
+    assert found.exit_code == 0, found.output
+    assert json.loads((tmp_path / "run/run.json").read_text())["opened_with"] == {"boxes": True}
+
+    def recall(*words):
+        found = typed("evaluate", *words, "--json", "--device", "cpu", cwd=tmp_path)
+        assert found.exit_code == 0, found.output
+        return json.loads(found.stdout)
+
+    # A run knows how its data were opened.
+    whole, cropped, same = recall("run", "birds"), recall("run", "birds", "--boxes"), recall("run")
+    assert same == cropped != whole
+    again = typed("train", "birds", "--out", "run", *SMALL, "--batch-size", "8", cwd=tmp_path)
+    assert again.exit_code == 1
+    assert "holds a run on other data (contents" in again.stderr
 
 
 def test_a_wrong_count_is_a_sentence(tmp_path):
@@ -96,6 +172,28 @@ def test_cars_from_the_one_list(monkeypatch, tmp_path, compressed):
     assert data.labels.tolist() == [0, 97, 98, 195]
     assert data.splits == ("train", "train", "test", "test")
     assert data.class_names[195] == "Car 196"
+
+
+BOX_SIDES = ["bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2"]
+
+
+def test_boxes_of_cars(monkeypatch, tmp_path):
+    """MATLAB counts from 1, and the last pixel is inside."""
+    write_graded(tmp_path / "one", ["car_ims/000001.jpg", "car_ims/000002.jpg"])
+    rows = [("car_ims/000001.jpg", 1, 1, 30, 20, 3), ("car_ims/000002.jpg", 5, 3, 9, 12, 150)]
+    annotations = struct_array(["relative_im_path", *BOX_SIDES, "class"], rows)
+    mat(tmp_path / "one" / "cars_annos.mat", annotations=annotations, class_names=CAR_NAMES)
+    data = open_small(monkeypatch, "cars196", tmp_path / "one", boxes=True, train=1, test=1)
+    assert [shown(data.image(i)) for i in range(2)] == [(0, 0, 30, 20), (4, 2, 9, 12)]
+
+    write_graded(tmp_path / "two", ["cars_train/00001.jpg", "cars_test/00001.jpg"])
+    for name, row in (("train", (2, 2, 3, 3, 98, "00001.jpg")), ("test", (5, 3, 9, 12, 99, "00001.jpg"))):
+        ending = "_withlabels" if name == "test" else ""
+        annotations = struct_array([*BOX_SIDES, "class", "fname"], [row])
+        mat(tmp_path / "two" / f"cars_{name}_annos{ending}.mat", annotations=annotations)
+    mat(tmp_path / "two" / "cars_meta.mat", class_names=CAR_NAMES)
+    data = open_small(monkeypatch, "cars196", tmp_path / "two", boxes=True, train=1, test=1)
+    assert [shown(data.image(i)) for i in range(2)] == [(1, 1, 3, 3), (4, 2, 9, 12)]
 
 
 def test_cars_from_the_lists_of_the_devkit(monkeypatch, tmp_path):
@@ -158,6 +256,13 @@ def test_in_shop(monkeypatch, tmp_path):
     _, test = data.split()
     assert test.part("query").labels.tolist() == test.part("gallery").labels.tolist() == [1]
     assert data.image(2).getpixel((0, 0)) == (2, 2, 2)
+    write_graded(tmp_path / "Img", [row[0] for row in rows])
+    (tmp_path / "Anno").mkdir()
+    header = "3\nimage_name clothes_type pose_type x_1 y_1 x_2 y_2\n"
+    lines = [f"{path}  1 2 {3 + i:03d} 004 {9 + i:03d} 011\n" for i, (path, _, _) in enumerate(rows)]
+    (tmp_path / "Anno" / "list_bbox_inshop.txt").write_text(header + "".join(reversed(lines)))
+    data = tuplet_data.open(tmp_path, boxes=True)
+    assert [shown(data.image(i)) for i in range(3)] == [(3, 4, 9, 11), (4, 4, 10, 11), (5, 4, 11, 11)]
 
 
 def test_lfw_people_and_pairs(monkeypatch, tmp_path):

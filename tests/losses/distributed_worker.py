@@ -119,7 +119,9 @@ def main(rank, world, store):
             one = [single[0], single[1][start:stop], *(p.grad[rows] for p in whole.parameters())]
             many = [value, gradient / world, *(p.grad for p in own.parameters())]
             compare(f"sharded {kind.__name__} {classes}", one, many, failures)
-    with pytest.raises(ValueError, match="call it with distributed=True"):
+    with pytest.raises(
+        ValueError, match=rf"among {world} processes and gets the batches of 1; .*call it with distributed=True"
+    ):
         own(x, labels)
     # Inside DDP the model's gradients come averaged; the loss's own parameters are whole on every rank already.
     for name in ("raw_vthm", "lifted_structure", "proxy_anchor", "soft_triple", "margin_drawn", "sharpened"):

@@ -1,5 +1,6 @@
-"""Tests of two processes under torchrun: they train what one process trains on the same batches."""
+"""Tests of several processes under torchrun: they train what one process trains on the same batches."""
 
+import shutil
 import socket
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from training_tools import events, pictures, same, start_process, vectors, weights
-from tuplet import models, training
+from tuplet import losses, models, training
 from tuplet.training.diagnostics import mean_cosine
 
 CHILD = """
@@ -21,9 +22,13 @@ for case, make in {**CASES, **UNLIKE_ONE_PROCESS}.items():
     data, options = make()
     run = training.train(data, f"{sys.argv[1]}/{case}", **options)
     torch.save((run.metrics["recall_at_1"], run.embedder.state_dict()), f"{sys.argv[1]}/{case} {os.environ['RANK']}.pt")
-for folder, stops in (("one call", [12]), ("two calls", [5, 12])):
-    for steps in stops:
-        training.train(vectors(), f"{sys.argv[1]}/{folder}", model=embedder_with_dropout(), steps=steps, **RESUMED)
+for loss in RESUMED:
+    for folder, stops in (("one call", [12]), ("two calls", [5, 12])):
+        for steps in stops:
+            out = f"{sys.argv[1]}/{loss}, {folder}"
+            training.train(vectors(), out, model=embedder_with_dropout(), steps=steps, **RESUMED[loss])
+data, options = CASES["divided proxies"]()
+training.train(data, f"{sys.argv[1]}/fewer steps", **{**options, "steps": 5})
 rank, training.distributed.ERROR_DELAY = int(os.environ["RANK"]), 0
 for data, options in differences(rank):
     try:
@@ -85,7 +90,35 @@ def frozen():
 
 EVERY = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 5, "device": "cpu", "lr": 1e-3, "validation": 0.0}
 
+DIVIDED = {"sharded": True, "scale": 8.0}
 CASES = {
+    # The gradient norm is that of all shares.
+    "divided proxies": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "arcface",
+            "loss_options": {**DIVIDED, "centers": 2},
+            "dim": 6,
+            "batch_size": 12,
+            "per_class": 2,
+            "clip": 0.5,
+            "schedule": "constant",
+        },
+    ),
+    "divided biases": lambda: (
+        vectors(),
+        {
+            **EVERY,
+            "loss": "sum",
+            "loss_options": {"parts": [{"loss": "softmax", "sharded": True}, {"loss": "contrastive", "weight": 0.1}]},
+            "dim": 6,
+            "batch_size": 12,
+            "per_class": 2,
+            "optimizer": "sgd",
+            "precision": "float16",
+        },
+    ),
     "pictures": lambda: (
         pictures(),
         {
@@ -160,8 +193,12 @@ UNLIKE_ONE_PROCESS = {
     ),
 }
 
-RESUMED = {k: v for k, v in EVERY.items() if k != "steps"}
-RESUMED |= {"loss": "raw", "memory": 40, "ema": 0.9, "batch_size": 12, "per_class": 2, "schedule": "constant"}
+AGAIN = {k: v for k, v in EVERY.items() if k != "steps"}
+AGAIN |= {"ema": 0.9, "batch_size": 12, "per_class": 2, "schedule": "constant"}
+RESUMED = {
+    "memory": {**AGAIN, "loss": "raw", "memory": 40},
+    "divided": {**AGAIN, "loss": "cosface", "loss_options": DIVIDED},
+}
 
 
 def free_port():
@@ -170,11 +207,11 @@ def free_port():
         return free.getsockname()[1]
 
 
-def torchrun(folder, code):
-    """Run code in two processes, as a user would; return standard error and the exit code."""
+def torchrun(folder, code, processes=2):
+    """Run code in several processes, as a user would; return standard error and the exit code."""
     script = folder / "script.py"
     script.write_text(code)
-    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}")
+    command = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={free_port()}")
     child = start_process(script, folder, command=command)
     _, errors = child.communicate(timeout=240)
     return errors, child.returncode
@@ -208,10 +245,7 @@ def test_two_processes_equal_one(case, tmp_path, two):
     losses = [[event["loss"] for event in events(folder, "train")] for folder in (tmp_path, two / case)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     # Parameters and memory of the loss.
-    objectives = [
-        torch.load(folder / "checkpoint.pt", weights_only=True)["objective"] for folder in (tmp_path, two / case)
-    ]
-    assert_close(*objectives)
+    assert_close(*(checkpoint(folder)["objective"] for folder in (tmp_path, two / case)))
 
 
 def test_all_processes_evaluate_the_network_that_is_saved(two):
@@ -221,10 +255,50 @@ def test_all_processes_evaluate_the_network_that_is_saved(two):
     assert evaluation["mean_cosine"] == pytest.approx(mean_cosine(kept))
 
 
-def test_two_processes_resume_bit_for_bit(two):
-    """Each process has its own random numbers, which dropout uses."""
+@pytest.mark.parametrize("loss", RESUMED)
+def test_two_processes_resume_bit_for_bit(loss, two):
+    """Each process has its own random numbers, which dropout uses, and its own share of divided proxies."""
+    folders = [two / f"{loss}, {calls}" for calls in ("one call", "two calls")]
     for name in ("best", "last"):
-        assert same(weights(two / "one call", name), weights(two / "two calls", name))
+        assert same(*(weights(folder, name) for folder in folders))
+    assert same(*(checkpoint(folder)["objective"] for folder in folders))
+
+
+THREE = """
+import sys, torch
+from training.test_distributed import CASES
+from tuplet import training
+torch.set_num_threads(1)
+data, options = CASES["divided proxies"]()
+for folder in ("fewer steps", "three"):
+    training.train(data, f"{sys.argv[1]}/{folder}", **options)
+"""
+
+
+def test_another_number_of_processes_divides_the_proxies_again(two, tmp_path):
+    """Three processes train what one trains, from the start and from a checkpoint of two."""
+    shutil.copytree(two / "fewer steps", tmp_path / "fewer steps")
+    errors, code = torchrun(tmp_path, THREE, 3)
+    assert code == 0, errors
+    data, options = CASES["divided proxies"]()
+    training.train(data, tmp_path / "one", **options)
+    # One process goes on where two stopped.
+    shutil.copytree(two / "fewer steps", tmp_path / "one goes on")
+    training.train(data, tmp_path / "one goes on", **options)
+    expected = checkpoint(tmp_path / "one")
+    for folder in ("three", "fewer steps", "one goes on"):
+        assert_close(weights(tmp_path / folder), weights(tmp_path / "one"))
+        found = checkpoint(tmp_path / folder)
+        assert_close(found["objective"], expected["objective"])
+        assert found["optimizer"]["state"].keys() == expected["optimizer"]["state"].keys()
+        for number, state in expected["optimizer"]["state"].items():
+            assert_close(found["optimizer"]["state"][number], state)
+
+
+def test_a_sharded_object_is_refused(tmp_path):
+    loss = losses.CosFaceLoss(num_classes=12, dim=6, sharded=True)
+    with pytest.raises(ValueError, match=r"CosFaceLoss is a sharded object.*give its name and loss_options="):
+        training.train(vectors(), tmp_path / "run", loss=loss, dim=6, batch_size=12, steps=2, device="cpu")
 
 
 FAILING = """
@@ -297,6 +371,10 @@ def test_processes_that_differ_get_a_sentence(two):
     for rank in range(2):
         said = (two / f"differences {rank}.txt").read_text().splitlines()
         assert said == [sentence + end for sentence in expected]
+
+
+def checkpoint(folder):
+    return torch.load(folder / "checkpoint.pt", weights_only=True)
 
 
 def assert_close(ours, theirs):

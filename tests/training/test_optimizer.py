@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuplet import losses, models
+from tuplet.training.distributed import World
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.optimizer import clip_gradient, lr_factor, make_optimizer, set_lr, skip_if_not_finite
 from tuplet.training.settings import Settings
@@ -122,7 +123,9 @@ def test_the_gradient_of_all_parameters_is_clipped_together(max_norm):
     optimizer = make_optimizer(Settings(), embedder, losses.RAWLoss())
     embedder(torch.randn(5, 4)).pow(4).sum().backward()
     gradients = torch.cat([p.grad.flatten() for p in embedder.parameters()]).clone()
-    assert clip_gradient(optimizer, max_norm).item() == pytest.approx(gradients.norm().item())
+    assert clip_gradient(optimizer, max_norm, World(0, 1, torch.device("cpu"))).item() == pytest.approx(
+        gradients.norm().item()
+    )
     after = torch.cat([p.grad.flatten() for p in embedder.parameters()])
     factor = 1.0 if max_norm is None else min(1.0, max_norm / gradients.norm().item())
     torch.testing.assert_close(after, gradients * factor, rtol=1e-4, atol=1e-7)

@@ -1,5 +1,6 @@
 """Test the systems that the papers compare with, end to end: a few steps, exact resume, save and load."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import onnxruntime
@@ -10,7 +11,9 @@ from torch import nn
 import tuplet
 from training_tools import SMALL, events, pictures, same, vectors, weights
 from tuplet import losses, models
+from tuplet.training.compared_recipes import COMPARED_RECIPES
 from tuplet.training.objective import Objective
+from tuplet.training.papers import published
 from tuplet.training.resolve import resolve_settings
 from tuplet.training.settings import Settings
 
@@ -142,3 +145,12 @@ def test_another_network_keeps_the_parts_of_a_recipe():
         "part_weights": [1, 2, 3],
     }
     assert resolve_settings("bier", {}, vectors()).model == "mlp"
+
+
+@pytest.mark.parametrize("recipe", COMPARED_RECIPES)
+def test_the_page_of_systems_has_the_printed_recalls(recipe):
+    page = (Path(__file__).parents[2] / "docs" / "systems.md").read_text().splitlines()
+    (row,) = [line for line in page if f"| `{recipe}`: " in line]
+    rows = [published(benchmark, recipe) for benchmark in ("cub200", "cars196", "sop")]
+    printed = [f"{100 * found[0].metrics['recall_at_1']:.1f}" if found else "–" for found in rows]
+    assert (", ".join(printed) if any(rows) else "–") in row.split("|")[-2]

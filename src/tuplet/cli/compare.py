@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tuplet.cli.catalog import complete
-from tuplet.cli.flags import Columns, Pattern, open_options
+from tuplet.cli.flags import Boxes, Columns, Pattern, open_options
 from tuplet.cli.options import Recipe, add_training_options
 from tuplet.cli.tables import percent, print_table
 
@@ -26,6 +26,7 @@ def _compare(
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="The number of runs of each loss.")] = 3,
     columns: Columns = None,
     pattern: Pattern = None,
+    boxes: Boxes = False,
 ) -> None:
     """Train several losses with several seeds and print mean ± standard deviation beside the papers' numbers.
 
@@ -44,7 +45,7 @@ def _compare(
     from tuplet.reports.comparison import shown_metrics
 
     usable_device(settings.get("device"))
-    opened = datasets.open(data, **open_options(columns, pattern))
+    opened = datasets.open(data, **open_options(columns, pattern, boxes))
     comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)
     names = shown_metrics(comparison["rows"])
     titles = list(names.values())

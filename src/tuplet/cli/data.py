@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuplet.cli.flags import Columns, Pattern, flag_spelling, open_options
+from tuplet.cli.flags import Boxes, Columns, Pattern, flag_spelling, open_options
 from tuplet.cli.tables import print_table
 from tuplet.errors import OptionError
 from tuplet.progress import track
@@ -28,6 +28,7 @@ def data(
     check: Annotated[bool, typer.Option(help="Read every image and name those that cannot be read.")] = True,
     columns: Columns = None,
     pattern: Pattern = None,
+    boxes: Boxes = False,
 ) -> None:
     """Describe a dataset: examples, classes, splits, columns, exact copies and unreadable files.
 
@@ -40,7 +41,7 @@ def data(
     """
     from tuplet import data as datasets
 
-    opened = datasets.open(source, **open_options(columns, pattern))
+    opened = datasets.open(source, **open_options(columns, pattern, boxes))
     parts = {"all": opened}
     if opened.splits is not None:
         parts |= {name: opened.part(name) for name in Counter(opened.splits)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tuplet.cli.errors import print_stderr
-from tuplet.cli.flags import MODEL_HELP, Columns, Pattern, open_options
+from tuplet.cli.flags import MODEL_HELP, Boxes, Columns, Pattern, open_options
 from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     columns: Columns = None,
     pattern: Pattern = None,
+    boxes: Boxes = False,
 ) -> None:
     """Measure an embedder: Recall@K, mAP, MAP@R, R-precision, MRR, NMI, F1, AMI and verification.
 
@@ -51,7 +52,7 @@ def evaluate(
     run = read_run_json(model)
     if data is None and run is None:
         raise ValueError(f"{model} is not a run; name the data: tuplet evaluate {quote(str(model))} DATA")
-    options = open_options(columns, pattern)
+    options = open_options(columns, pattern, boxes)
     if data is None and run is not None:
         data, options = data_of_run(model, run["data"]), {**run.get("opened_with", {}), **options}
     opened = datasets.open(data or "", **options)

@@ -48,14 +48,20 @@ Pattern = Annotated[
     typer.Option(metavar="REGEX", help="Find the class in each path, '(?P<label>[^_]+)_'; other groups are columns."),
 ]
 
+Boxes = Annotated[
+    bool, typer.Option("--boxes", help="Crop images of CUB-200-2011, Cars196 or In-Shop to their official boxes.")
+]
 
-def open_options(columns: str | None, pattern: str | None) -> dict[str, Any]:
-    """Return the options of `tuplet.data.open` that the flags --columns and --pattern give.
+
+def open_options(columns: str | None, pattern: str | None, boxes: bool = False) -> dict[str, Any]:
+    """Return the options of `tuplet.data.open` that the flags --columns, --pattern and --boxes give.
 
     >>> open_options("label=species,group=", None)
     {'columns': {'label': 'species', 'group': ''}}
     """
-    options: dict[str, Any] = {} if pattern is None else {"pattern": pattern}
+    options: dict[str, Any] = {"boxes": True} if boxes else {}
+    if pattern is not None:
+        options["pattern"] = pattern
     if columns is not None:
         pairs = [pair.partition("=") for pair in columns.split(",")]
         if not all(equals for _, equals, _ in pairs):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuplet.cli.flags import Columns, Pattern, open_options
+from tuplet.cli.flags import Boxes, Columns, Pattern, open_options
 from tuplet.cli.options import Recipe, add_training_options
 
 
@@ -22,6 +22,7 @@ def _train(
     resume: Annotated[bool, typer.Option(help="Continue the run in the folder, or start again.")] = True,
     columns: Columns = None,
     pattern: Pattern = None,
+    boxes: Boxes = False,
     log: Annotated[list[str] | None, typer.Option(help="Also log to wandb or mlflow; may be repeated.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
@@ -62,7 +63,7 @@ def _train(
 
     folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))
-    opened = datasets.open(data, **open_options(columns, pattern))
+    opened = datasets.open(data, **open_options(columns, pattern, boxes))
     if config is not None:
         settings = read_config(config) | settings
         recipe = recipe or settings.pop("recipe", None)

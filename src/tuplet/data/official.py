@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,16 @@ from tuplet.data.mnist import MARKERS, read_mnist
 
 @dataclass(frozen=True)
 class Layout:
-    """The rules to recognise and read a dataset, and the number of images in each of its splits."""
+    """The rules to recognise and read a dataset, the number of images in each split, and whether it has boxes.
+
+    The reader of a dataset with boxes takes `boxes=True`.
+    """
 
     title: str
     markers: tuple[str, ...]
-    read: Callable[[Files], Dataset]
+    read: Callable[..., Dataset]
     counts: dict[str, int]
+    has_boxes: bool = False
 
     def matches(self, files: Files) -> bool:
         """Return whether one of the files or folders that mark this layout exists."""
@@ -37,24 +41,27 @@ class Layout:
                 )
 
 
-def cub200(files: Files) -> Dataset:
-    """CUB-200-2011: the first 100 classes train, the other 100 test."""
+def cub200(files: Files, boxes: bool = False) -> Dataset:
+    """CUB-200-2011: the first 100 classes train, the other 100 test. Boxes are in `bounding_boxes.txt`."""
     root = _root(files, "image_class_labels.txt")
     label = {key: int(c) - 1 for key, c in _rows(files, f"{root}image_class_labels.txt", 2)}
     names = [name for _, name in _rows(files, f"{root}classes.txt", 2)]
-    rows = [
-        (f"{root}images/{name}", label[key], "train" if label[key] < 100 else "test")
-        for key, name in _rows(files, f"{root}images.txt", 2)
-    ]
-    return _dataset(files, rows, names)
+    path = {key: f"{root}images/{name}" for key, name in _rows(files, f"{root}images.txt", 2)}
+    rows = [(name, label[key], "train" if label[key] < 100 else "test") for key, name in path.items()]
+    if not boxes:
+        return _dataset(files, rows, names)
+    listed = _rows(files, _path(files, "bounding_boxes.txt"), 5)
+    sides = {path[key]: tuple(map(float, numbers)) for key, *numbers in listed}
+    corners = {name: (x, y, x + width, y + height) for name, (x, y, width, height) in sides.items()}
+    return _dataset(files, rows, names, corners)
 
 
-def cars196(files: Files) -> Dataset:
+def cars196(files: Files, boxes: bool = False) -> Dataset:
     """Cars196: the first 98 classes train, the other 98 test. From `cars_annos.mat` or the two lists of the devkit."""
     root = files.root_of("cars_annos.mat")
     if root is not None:
         content = read_mat(files.content(f"{root}cars_annos.mat"))
-        listed = [(row["relative_im_path"], row["class"]) for row in content["annotations"]]
+        listed = [(f"{root}{row['relative_im_path']}", row) for row in content["annotations"]]
     else:
         root = _root(files, "cars_train")
         content = read_mat(files.content(_path(files, "cars_meta.mat")))
@@ -64,9 +71,15 @@ def cars196(files: Files) -> Dataset:
             ("cars_test", "cars_test_annos_withlabels.mat"),
         ):
             entries = read_mat(files.content(_path(files, listing)))["annotations"]
-            listed += [(f"{folder}/{row['fname']}", row["class"]) for row in entries]
-    rows = [(f"{root}{name}", int(c.item()) - 1, "train" if c.item() <= 98 else "test") for name, c in listed]
-    return _dataset(files, rows, content["class_names"])
+            listed += [(f"{root}{folder}/{row['fname']}", row) for row in entries]
+    labels = [int(row["class"].item()) - 1 for _, row in listed]
+    rows = [(name, c, "train" if c < 98 else "test") for (name, _), c in zip(listed, labels, strict=True)]
+    if not boxes:
+        return _dataset(files, rows, content["class_names"])
+    # MATLAB counts pixels from 1, and the last one lies inside the box.
+    sides = [("bbox_x1", 1), ("bbox_y1", 1), ("bbox_x2", 0), ("bbox_y2", 0)]
+    corners = {name: tuple(float(row[side].item()) - first for side, first in sides) for name, row in listed}
+    return _dataset(files, rows, content["class_names"], corners)
 
 
 def stanford_online_products(files: Files) -> Dataset:
@@ -80,11 +93,19 @@ def stanford_online_products(files: Files) -> Dataset:
     return _by_name(files, rows, order=int)
 
 
-def in_shop(files: Files) -> Dataset:
-    """In-Shop Clothes Retrieval: the train, query and gallery images of `list_eval_partition.txt`."""
+def in_shop(files: Files, boxes: bool = False) -> Dataset:
+    """In-Shop Clothes Retrieval: the train, query and gallery images of `list_eval_partition.txt`.
+
+    Boxes of its images of 256 pixels are in `list_bbox_inshop.txt`.
+    """
     root = _root(files, "img")
     listed = _rows(files, _path(files, "list_eval_partition.txt"), 3, header=2)
-    return _by_name(files, [(f"{root}{path}", item, split) for path, item, split in listed])
+    rows = [(f"{root}{path}", item, split) for path, item, split in listed]
+    if not boxes:
+        return _by_name(files, rows)
+    # The columns between the name and the box are the kind of garment and the pose.
+    lines = _rows(files, _path(files, "list_bbox_inshop.txt"), 7, header=2)
+    return _by_name(files, rows, boxes={f"{root}{path}": tuple(map(float, box)) for path, _, _, *box in lines})
 
 
 def lfw(files: Files) -> Dataset:
@@ -103,8 +124,16 @@ def omniglot(files: Files) -> Dataset:
     return _by_name(files, [(match.string, match[2], splits[match[1]]) for match in found if match])
 
 
-def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: Iterable[str]) -> Dataset:
-    """Make a dataset of the rows (name, label, split) whose images exist; `Layout.check` counts them."""
+def _dataset(
+    files: Files,
+    rows: Sequence[tuple[str, int, str]],
+    class_names: Iterable[str],
+    boxes: Mapping[str, tuple[float, ...]] | None = None,
+) -> Dataset:
+    """Make a dataset of the rows (name, label, split) whose images exist; `Layout.check` counts them.
+
+    `boxes` has left, top, right and bottom for each name.
+    """
     present = [row for row in rows if row[0] in files]
     if not present:
         first = rows[0][0] if rows else "none listed"
@@ -114,14 +143,20 @@ def _dataset(files: Files, rows: Sequence[tuple[str, int, str]], class_names: It
         class_names=tuple(class_names),
         images=[files[name] for name, _, _ in present],
         splits=tuple(split for _, _, split in present),
+        boxes=None if boxes is None else torch.tensor([boxes[name] for name, _, _ in present], dtype=torch.float64),
     )
 
 
-def _by_name(files: Files, rows: Sequence[tuple[str, str, str]], order: Callable[[str], object] = str) -> Dataset:
+def _by_name(
+    files: Files,
+    rows: Sequence[tuple[str, str, str]],
+    order: Callable[[str], object] = str,
+    boxes: Mapping[str, tuple[float, ...]] | None = None,
+) -> Dataset:
     """Make a dataset of rows (name, class name, split)."""
     names = sorted({name for _, name, _ in rows}, key=order)  # type: ignore[arg-type]
     number = {name: label for label, name in enumerate(names)}
-    return _dataset(files, [(path, number[name], split) for path, name, split in rows], names)
+    return _dataset(files, [(path, number[name], split) for path, name, split in rows], names, boxes)
 
 
 def _root(files: Files, marker: str) -> str:
@@ -145,13 +180,15 @@ def _rows(files: Files, name: str, columns: int, header: int = 0) -> list[tuple[
 
 
 LAYOUTS = {
-    "cub200": Layout("CUB-200-2011", ("image_class_labels.txt",), cub200, {"train": 5_864, "test": 5_924}),
-    "cars196": Layout("Cars196", ("cars_annos.mat", "cars_train_annos.mat"), cars196, {"train": 8_054, "test": 8_131}),
+    "cub200": Layout("CUB-200-2011", ("image_class_labels.txt",), cub200, {"train": 5_864, "test": 5_924}, True),
+    "cars196": Layout(
+        "Cars196", ("cars_annos.mat", "cars_train_annos.mat"), cars196, {"train": 8_054, "test": 8_131}, True
+    ),
     "sop": Layout(
         "Stanford Online Products", ("Ebay_train.txt",), stanford_online_products, {"train": 59_551, "test": 60_502}
     ),
     "inshop": Layout(
-        "In-Shop", ("list_eval_partition.txt",), in_shop, {"train": 25_882, "query": 14_218, "gallery": 12_612}
+        "In-Shop", ("list_eval_partition.txt",), in_shop, {"train": 25_882, "query": 14_218, "gallery": 12_612}, True
     ),
     "lfw": Layout("LFW", ("George_W_Bush/George_W_Bush_0001.jpg",), lfw, {"test": 13_233}),
     "omniglot": Layout("Omniglot", ("images_background",), omniglot, {"train": 19_280, "test": 13_180}),

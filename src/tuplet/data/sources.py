@@ -32,6 +32,7 @@ def open(
     columns: Mapping[str, str] | None = None,
     complete: bool = True,
     pattern: str | None = None,
+    boxes: bool = False,
 ) -> Dataset:
     """Open a dataset.
 
@@ -54,6 +55,8 @@ def open(
         complete: check that the splits of an official layout have the official sizes.
         pattern: a regular expression whose group `(?P<label>…)` finds the class in each path below the source. Other
             named groups are columns too: `split`, `camera` or any metadata.
+        boxes: crop every image of CUB-200-2011, Cars196 or In-Shop to its official bounding box. A table has boxes in
+            its columns.
 
     Raises:
         FileNotFoundError: the source does not exist.
@@ -84,13 +87,19 @@ def open(
         return replace(glyphs(), source="glyphs")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give {_SOURCES}")
-    how = {"layout": layout, "columns": dict(columns) if columns else None, "pattern": pattern}
-    found = _read(path, layout, columns, complete, pattern)
+    how = {"layout": layout, "columns": dict(columns) if columns else None, "pattern": pattern, "boxes": boxes or None}
+    found = _read(path, layout, columns, complete, pattern, boxes)
+    if boxes and found.boxes is None:
+        known = ", ".join(known.title for known in LAYOUTS.values() if known.has_boxes)
+        raise ValueError(
+            f"boxes is given, but {path} has none; leave it out for all but {known} as their authors distribute them, "
+            "and tables, which have columns x1, y1, x2 and y2"
+        )
     return replace(found, source=str(path.absolute()), opened_with={k: v for k, v in how.items() if v is not None})
 
 
 def _read(
-    path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool, pattern: str | None
+    path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool, pattern: str | None, boxes: bool
 ) -> Dataset:
     ending = path.suffix.lower() if path.is_file() else ""
     is_table, is_features = ending in TABLE_ENDINGS, ending in FEATURE_ENDINGS
@@ -118,7 +127,7 @@ def _read(
     if found is None:
         return class_folders(files)
     try:
-        data = found.read(files)
+        data = found.read(files, boxes=True) if boxes and found.has_boxes else found.read(files)
     except (KeyError, ValueError) as error:
         reason = f"no entry {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{found.title} in {path} is damaged ({reason}); fetch it again") from error

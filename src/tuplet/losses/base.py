@@ -57,6 +57,7 @@ class RowLoss(nn.Module):
         joint: it is called with the parts of an embedding, `loss([part, …], labels)`, and not with each for itself.
         proxies: learned vectors (num_classes · centers, dim), set in `__init__` as a parameter; None for other losses.
         centers: the number of proxies of each class, which follow each other.
+        sharded: each process holds the parameters of its share of the classes alone.
     """
 
     name: str | None = None
@@ -70,6 +71,7 @@ class RowLoss(nn.Module):
     joint: bool = False
     proxies: Tensor | None
     centers: int = 1
+    sharded: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -14,9 +14,9 @@ class CosFaceLoss(CosineProxyLoss):
         margin: what the cosine of the own class is lowered by.
         sharded: divide the classes among the processes of `torch.distributed`, for millions of them. Each process holds
             the vectors of the classes `loss.shard` alone, and the softmax is exact over all. Make it after
-            `init_process_group`, in every process, and call it with `distributed=True`. `parameters()` and `state_dict`
-            are those of one process: they get its own gradient, which is not to be averaged. `tuplet.train` does not
-            train it.
+            `init_process_group`, in every process with the same seed, and call it with `distributed=True`.
+            `parameters()` and `state_dict` are those of one process: they get its own gradient, which is not to be
+            averaged. `tuplet.train` does all of this, given `loss_options={"sharded": True}`.
 
     Inputs: vectors of any length, made unit inside; labels 0 … num_classes − 1. `proxies` is a parameter: give
     `loss.parameters()` to the optimizer.

@@ -36,7 +36,9 @@ class CosineProxyLoss(CosineLoss, ProxyLoss):
 
     def value(self, view: View) -> Tensor:
         """Return the mean over queries."""
-        return sharded_softmax(view, self._logits, self._term) if self.sharded else super().value(view)
+        if self.sharded and view.group is not None:
+            return sharded_softmax(view, view.group, self._logits, self._term)
+        return super().value(view)
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy of each query that has a class."""

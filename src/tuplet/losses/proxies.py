@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -11,6 +12,9 @@ from tuplet.losses.sharded import hold, sharded_softmax, softmax_term
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
+
+#: Vectors that are drawn at once, since a process that keeps its share has no memory for all.
+_DRAWN = 16 * 1024
 
 
 class ProxyLoss(RowLoss):
@@ -30,14 +34,12 @@ class ProxyLoss(RowLoss):
         if centers < 1:
             raise ValueError(f"centers is {centers}; it must be at least 1, the number of vectors of each class")
         self.num_classes, self.sharded = num_classes, sharded
-        self._shard, generator = range(num_classes), None
-        if sharded:
+        self._shard, self._processes = range(num_classes), 1
+        if sharded and dist.is_available() and dist.is_initialized():
             group = ProcessGroup()
-            self._shard = range(*group.shares(num_classes)[group.rank])
-            # Processes usually share a seed, and would otherwise start with copies of the same vectors.
-            generator = torch.Generator().manual_seed((torch.initial_seed() + group.rank) % 2**63)
-        # Random directions of about unit length.
-        self.proxies = nn.Parameter(torch.randn(len(self.shard) * centers, dim, generator=generator) / dim**0.5)
+            self._shard, self._processes = range(*group.shares(num_classes)[group.rank]), group.world
+        own = range(self._shard.start * centers, self._shard.stop * centers)
+        self.proxies = nn.Parameter(_random_directions(num_classes * centers, dim, own))
 
     def arrange(self, view: View) -> View:
         """Make the proxies the gallery, with the proxies of one class as positives of each query."""
@@ -53,6 +55,12 @@ class ProxyLoss(RowLoss):
         name, proxies = type(self).__name__, self.proxies
         if view.gallery is not None:
             raise ValueError(f"{name} compares with its proxies and takes no gallery; leave gallery= out")
+        processes = 1 if view.group is None else view.group.world
+        if self.sharded and processes != self._processes:
+            raise ValueError(
+                f"{name} divides its classes among {self._processes} processes and gets the batches of {processes}; "
+                "make it after init_process_group, and call it with distributed=True"
+            )
         if view.queries.shape[1] != proxies.shape[1]:
             raise ValueError(
                 f"{name} was made with dim={proxies.shape[1]}, got embeddings of dimension {view.queries.shape[1]}; "
@@ -162,8 +170,8 @@ class SoftmaxLoss(ProxyLoss):
 
     def value(self, view: View) -> Tensor:
         """Return the mean over queries. The biases are inputs of the rows, so that they get gradients."""
-        if self.sharded:
-            return sharded_softmax(view, self._logits, softmax_term, other=(self.held(view, self.bias),))
+        if self.sharded and view.group is not None:
+            return sharded_softmax(view, view.group, self._logits, softmax_term, (self.held(view, self.bias),))
         return view.mean(self._classes, other=(self.bias,))
 
     def _classes(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,6 +228,17 @@ class ProxyAnchorLoss(ProxyLoss):
         pull = softplus(masked_logsumexp(-self.alpha * (s - self.margin), positive))
         push = softplus(masked_logsumexp(self.alpha * (s + self.margin), negative))
         return pull / present + push / self.proxies.shape[0], torch.ones_like(pull)
+
+
+def _random_directions(count: int, dim: int, kept: range) -> Tensor:
+    """Draw random vectors of about unit length and return some of them, the same however many are kept."""
+    drawn = torch.empty(len(kept), dim)
+    for first in range(0, count, _DRAWN):
+        block = torch.randn(min(_DRAWN, count - first), dim)
+        start, stop = max(first, kept.start), min(first + len(block), kept.stop)
+        if start < stop:
+            drawn[start - kept.start : stop - kept.start] = block[start - first : stop - first]
+    return drawn.div_(dim**0.5)
 
 
 def _classes_in_batch(view: View) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tuplet.rows import View, softplus
+from tuplet.rows import ProcessGroup, View, softplus
 
 
 def softmax_term(push: Tensor, own: Tensor) -> Tensor:
@@ -28,6 +28,7 @@ def hold(parameter: Tensor, view: View) -> Tensor:
 
 def sharded_softmax(
     view: View,
+    group: ProcessGroup,
     logits: Callable[..., tuple[Tensor, Tensor, Tensor]],
     term: Callable[[Tensor, Tensor], Tensor],
     other: Sequence[Tensor] = (),
@@ -39,22 +40,18 @@ def sharded_softmax(
 
     Args:
         view: queries of all processes, and a gallery of this process's class vectors.
+        group: the processes.
         logits: row function that returns for each query the logarithm of the sum over the other classes here, the
             logit of its own class, and whether that class is here.
         term: function of the first two, joined, that returns the terms.
         other: inputs of the row function for each class.
     """
-    if view.group is None:
-        raise ValueError(
-            "this loss holds the classes of one process alone and needs the batches of all; "
-            "call it with distributed=True"
-        )
 
     def numbers(s: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
         push, own, here = logits(s, positive, negative, *inputs)
         return torch.stack([push, own, here.to(s.dtype)], 1)
 
     push, own, here = replace(view, group=None, split=False).each(numbers, other=other).unbind(1)
-    push, own, here = view.group.logsumexp(push), view.group.sum(own), view.group.sum(here.detach())
+    push, own, here = group.logsumexp(push), group.sum(own), group.sum(here.detach())
     terms = torch.where(here > 0, term(push, own), 0)
     return terms.sum() / here.sum().clamp_min(1)

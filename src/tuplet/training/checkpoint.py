@@ -2,10 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from tuplet.sampling.base import ClassSampler
 from tuplet.training.distributed import World
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.objective import Objective
+from tuplet.training.optimizer import sharded_parameters
 from tuplet.training.sampler import sampler_state
 from tuplet.training.settings import Settings, describe_options
 
@@ -28,6 +31,8 @@ _MAY_CHANGE = {
 }
 #: Options that may differ between the processes of a run.
 _OF_A_PROCESS = {"device", "cache_folder", "cache_on_device"}
+#: Tensors of a checkpoint, of whose rows each process has a share, by the keys that lead to them.
+Shards: TypeAlias = dict[tuple[Any, ...], Tensor]
 
 
 @dataclass
@@ -78,19 +83,36 @@ class TrainState:
         return self.embedder if self.ema is None else self.ema.embedder
 
     def save(self, world: World) -> dict[str, Any]:
-        """Return the state as tensors and plain data. All processes must call it: each has its own random numbers."""
-        return {
+        """Return the state as tensors and plain data. All processes must call it: each has its own random numbers.
+
+        Parameters that are divided among the processes are collected in the main one, so that a checkpoint does not
+        depend on the number of processes.
+        """
+        saved = {
             **{name: part.state_dict() for name, part in self._parts().items()},
             "sampler": sampler_state(self.sampler, self.progress.step),
             "rng": world.gather_objects(rng_state(world.device)),
             "progress": asdict(self.progress),
         }
+        # The dictionaries inside are those of the optimizer itself.
+        saved["optimizer"]["state"] = {number: dict(state) for number, state in saved["optimizer"]["state"].items()}
+        shards = self._shards(saved)
+        for *above, name in shards:
+            inside = _inside(saved, above)
+            inside[name] = world.collect_rows(inside[name])
+        return {**saved, "shards": list(shards)}
 
-    def restore(self, saved: dict[str, Any], world: World) -> None:
-        """Load what `save` returned. If the number of processes differs, random numbers start from the seed."""
+    def restore(self, saved: dict[str, Any], shards: Shards, world: World) -> None:
+        """Load what `save` returned. If the number of processes differs, random numbers start from the seed.
+
+        The main process has `shards`, which `take_shards` took out.
+        """
         # `fused` is no part of the optimizer's state: only a fused optimizer can skip a step on the device.
         for group in saved["optimizer"]["param_groups"]:
             group["fused"] = True
+        for path, own in self._shards(saved).items():
+            *above, name = path
+            _inside(saved, above)[name] = world.divide_rows(shards.get(path), own)
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.sampler.load_state_dict(saved["sampler"])
@@ -98,10 +120,36 @@ class TrainState:
             set_rng_state(saved["rng"][world.rank], world.device)
         self.progress = Progress(**saved["progress"])
 
+    def _shards(self, saved: dict[str, Any]) -> Shards:
+        """Return the paths in a checkpoint to the tensors that are divided, each with the parameter that it follows."""
+        numbers = {p: n for n, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
+        paths: Shards = {}
+        for name, p in sharded_parameters(self.objective).items():
+            paths["objective", name] = p
+            for key, value in saved["optimizer"]["state"].get(numbers[p], {}).items():
+                if value is None or value.ndim:  # a number of steps is no share of anything
+                    paths["optimizer", "state", numbers[p], key] = p
+        return paths
+
     def _parts(self) -> dict[str, Any]:
         parts = {"embedder": self.embedder, "objective": self.objective, "optimizer": self.optimizer}
         ema = {} if self.ema is None else {"ema": self.ema.embedder}
         return {**parts, "scaler": self.scaler, **ema}
+
+
+def take_shards(saved: dict[str, Any] | None) -> Shards:
+    """Take the tensors that are divided among processes out of a checkpoint, so that not every process gets them."""
+    shards: Shards = {}
+    for path in () if saved is None else saved["shards"]:
+        *above, name = path
+        inside = _inside(saved, above)
+        shards[path], inside[name] = inside[name], None
+    return shards
+
+
+def _inside(saved: Any, path: Iterable[Any]) -> dict[Any, Any]:
+    """Return the dictionary at a path of keys."""
+    return reduce(getitem, path, saved)
 
 
 def rng_state(device: torch.device) -> list[Tensor]:
@@ -123,13 +171,13 @@ def identity_of(settings: Settings, data: Dataset, embedder: Embedder) -> dict[s
 
 
 def _data_identity(data: Dataset) -> dict[str, Any]:
-    """Return the sizes of a dataset and hashes of its labels and, for data from memory, of some examples."""
+    """Return the sizes of a dataset and hashes of its labels, its boxes and, for data from memory, of some examples."""
     labels = data.labels.numpy().tobytes() + repr((data.class_names, data.splits)).encode()
     images = data.images if data.source is None else None
     values = images if data.features is None else data.features
-    sample = b""
+    sample = b"" if data.boxes is None else data.boxes.numpy().tobytes()
     if isinstance(values, Tensor):
-        sample = values[:: max(1, len(values) // 256)].contiguous().cpu().numpy().tobytes()
+        sample += values[:: max(1, len(values) // 256)].contiguous().cpu().numpy().tobytes()
     return {"examples": len(data), "classes": len(data.classes), "labels": _hash(labels), "contents": _hash(sample)}
 
 

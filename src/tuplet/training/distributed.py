@@ -91,6 +91,41 @@ class World:
         group = ProcessGroup()
         return group.gather(rows, group.sizes(rows=rows))
 
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        if self.is_distributed:
+            dist.all_reduce(values)
+        return values
+
+    def collect_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, in order of rank and on the CPU, to the main one; to others their own.
+
+        One share at a time is sent, so that the device of the main process needs no memory for all.
+        """
+        counts = self.gather_objects(len(rows))
+        if not self.is_main:
+            dist.send(rows.contiguous(), 0)
+            return rows
+        parts = [rows.cpu()]
+        for rank, count in enumerate(counts[1:], 1):
+            part = rows.new_empty(count, *rows.shape[1:])
+            dist.recv(part, rank)
+            parts.append(part.cpu())
+        return torch.cat(parts)
+
+    def divide_rows(self, rows: Tensor | None, own: Tensor) -> Tensor:
+        """Return this process's share of rows that the main process has; it has the shape and the device of `own`."""
+        counts = self.gather_objects(len(own))
+        if not self.is_main:
+            share = torch.empty_like(own)
+            dist.recv(share, 0)
+            return share
+        assert rows is not None
+        first, *others = rows.split(counts)
+        for rank, share in enumerate(others, 1):
+            dist.send(share.to(self.device), rank)
+        return first
+
     def shard(self, count: int) -> range:
         """Return the share of `count` examples that this process works on."""
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)

@@ -262,7 +262,7 @@ class Loop:
         """
         progress = self.state.progress
         # A step with a finite loss and gradient may still make the weights infinite.
-        if not weights_are_finite(self.state):
+        if not all(self.world.gather_objects(weights_are_finite(self.state))):
             self._stop(progress.step, "training has diverged", step_too_large(self.settings))
         progress.log_length = self.events.sync()
         if self.world.is_main and best is not None:

@@ -131,13 +131,13 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
         raise OptionError(f"{needs}, and the examples have several labels", "use a loss of pairs without a memory")
     # On a GPU the loss itself does not check the labels. A named loss gets as many proxies as it needs.
     parts = [part for part in loss.modules() if isinstance(part, RowLoss) and part.proxies is not None]
-    if any(getattr(part, "sharded", False) for part in parts):
-        raise OptionError(
-            f"{name} is sharded, and training holds all proxies in every process",
-            "leave sharded out, or call the loss in a loop of your own",
-        )
     for part in parts if isinstance(settings.loss, RowLoss) else ():
         assert part.proxies is not None
+        if part.sharded:
+            raise OptionError(
+                f"{type(part).__name__} is a sharded object, whose shares training cannot divide anew",
+                f"give its name and {opt('loss_options', {'sharded': True})}",
+            )
         known = getattr(part, "num_classes", len(part.proxies) // part.centers)
         if known < classes:
             raise OptionError(

@@ -7,16 +7,24 @@ import torch
 from torch import Tensor, nn
 
 from tuplet.errors import OptionError, opt
+from tuplet.losses import RowLoss
 from tuplet.models import Embedder, param_groups
+from tuplet.training.distributed import World
 from tuplet.training.settings import Settings
+
+#: The name of the group of the parameters of which each process holds a share.
+SHARDED = "loss shards"
 
 
 def make_param_groups(settings: Settings, embedder: Embedder, objective: nn.Module) -> list[dict[str, Any]]:
     """Return the parameters of the backbone, of the new layers and of the loss in groups with their learning rates."""
     groups = param_groups(embedder, settings.lr, settings.head_lr_scale, settings.weight_decay, settings.layer_lr_decay)
-    if loss_params := list(objective.parameters()):
-        lr = settings.lr * settings.loss_lr_scale
-        groups.append({"name": "loss", "params": loss_params, "lr": lr, "weight_decay": 0.0})
+    sharded = sharded_parameters(objective)
+    whole = [p for name, p in objective.named_parameters() if name not in sharded]
+    for name, params in (("loss", whole), (SHARDED, list(sharded.values()))):
+        if params:
+            lr = settings.lr * settings.loss_lr_scale
+            groups.append({"name": name, "params": params, "lr": lr, "weight_decay": 0.0})
     if not groups:
         raise OptionError(
             "neither the model nor the loss has a parameter to train", f"unfreeze some, or give a {opt('dim')}"
@@ -27,6 +35,16 @@ def make_param_groups(settings: Settings, embedder: Embedder, objective: nn.Modu
             f"leave it out, or give a {opt('dim')}",
         )
     return groups
+
+
+def sharded_parameters(objective: nn.Module) -> dict[str, nn.Parameter]:
+    """Return by name the parameters of which each process holds a share of the rows."""
+    return {
+        f"{prefix}.{name}" if prefix else name: p
+        for prefix, module in objective.named_modules()
+        if isinstance(module, RowLoss) and module.sharded
+        for name, p in module.named_parameters(recurse=False)
+    }
 
 
 def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module) -> torch.optim.Optimizer:
@@ -42,6 +60,16 @@ def make_optimizer(settings: Settings, embedder: Embedder, objective: nn.Module)
             sgd.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return sgd
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer](groups, fused=True)
+
+
+def make_scaler(settings: Settings, world: World) -> torch.amp.GradScaler:
+    """Return the scaler of the gradient in float16; in several processes they all skip a step that overflows in one."""
+    if settings.precision != "float16" or not world.is_distributed:
+        return torch.amp.GradScaler(world.device.type, enabled=settings.precision == "float16")
+    # Imported here, since it takes long.
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler(world.device.type)
 
 
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, numbers: Tensor) -> None:
@@ -87,10 +115,16 @@ def lr_factor(settings: Settings, step: int) -> float:
     return warmup
 
 
-def clip_gradient(optimizer: torch.optim.Optimizer, max_norm: float | None) -> Tensor:
+def clip_gradient(optimizer: torch.optim.Optimizer, max_norm: float | None, world: World) -> Tensor:
     """Scale the gradient of all parameters together to at most `max_norm`, and return its norm before that."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+    shards = {p for group in groups if group["name"] == SHARDED for p in group["params"]}
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p not in shards])
+    if shards:
+        # All processes must scale alike, so the norm is that of all shares.
+        square = nn.utils.get_total_norm([p.grad for p in parameters if p in shards]).square()
+        norm = (world.sum(square) + norm.square()).sqrt()
     if max_norm is not None:
         nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

@@ -20,7 +20,7 @@ from tuplet.errors import OptionTypeError, opt
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
-from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run
+from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, take_shards
 from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
@@ -29,7 +29,7 @@ from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
-from tuplet.training.optimizer import make_optimizer
+from tuplet.training.optimizer import make_optimizer, make_scaler
 from tuplet.training.plan import Plan, make_plan, plan_final
 from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
 from tuplet.training.result import load_best, write_result
@@ -161,7 +161,10 @@ def _fit(
 ) -> Progress:
     """Train and test the embedder, or continue the run in the folder; return its progress."""
     world, progress = plan.world, Progress()
-    saved = world.broadcast(folder.read_checkpoint() if world.is_main and resume else None)
+    saved = folder.read_checkpoint() if world.is_main and resume else None
+    with folder.explain_damage():
+        shards = take_shards(saved)
+    saved = world.broadcast(saved)
     if saved is not None:
         with folder.explain_damage():
             check_same_run(saved["identity"], plan.identity, folder.path)
@@ -181,7 +184,7 @@ def _fit(
     try:
         if saved is not None:
             with folder.explain_damage():
-                state.restore(saved, world)
+                state.restore(saved, shards, world)
         loop = Loop(plan, examples, state, folder, events)
         # Several processes would stop after different steps, and could write no common checkpoint.
         with delay_interrupt(enabled=not world.is_distributed) as interrupted:
@@ -213,7 +216,7 @@ def build(plan: Plan) -> tuple[Examples, TrainState]:
         embedder=embedder,
         objective=objective,
         optimizer=make_optimizer(settings, embedder, objective),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=settings.precision == "float16"),
+        scaler=make_scaler(settings, world),
         ema=ExponentialMovingAverage(embedder, settings.ema) if settings.ema else None,
         sampler=sampler,
     )

@@ -73,7 +73,7 @@ class Stepper:
 
         loss, embeddings = backward(self._embed, inputs, loss_of, scaler.scale, self.micro_batch_size, self.no_sync)
         scaler.unscale_(optimizer)
-        numbers = HostCopy(loss, clip_gradient(optimizer, self.settings.clip))
+        numbers = HostCopy(loss, clip_gradient(optimizer, self.settings.clip, self.world))
         if not scaler.is_enabled():
             skip_if_not_finite(optimizer, numbers.on_device)
         scaler.step(optimizer)
