@@ -51,6 +51,8 @@ def all_metrics(
             metrics["levels"] = {name: recalls(vectors, data.at_level(name), ks, metric) for name in above}
     if data.pairs is not None:
         metrics |= _pair_metrics(vectors, data.pairs, metric)
+    if data.protocol == "lfw" and len(data.classes) < len(data):
+        metrics |= _identification_metrics(vectors, data.labels, metric)
     return metrics
 
 
@@ -64,11 +66,22 @@ def _pair_metrics(vectors: Tensor, pairs: ListedPairs, metric: str) -> dict[str,
     if bool(pairs.same.any()) and not bool(pairs.same.all()) and len(pairs.same) >= 10:
         first, second = (vectors[side.to(vectors.device)] for side in (pairs.first, pairs.second))
         scores = evaluation.pair_scores(first, second, metric=metric)
-        # Pairs may be listed in the order of their kind, so the folds are dealt out.
-        folds = torch.arange(len(scores)) % 10
-        found["pair_accuracy"] = evaluation.pair_verification(scores, pairs.same, folds)["accuracy"]
+        folds = pairs.folds
+        if folds is None or len(folds.unique()) < 2:
+            # Pairs may be listed in the order of their kind, so the folds are dealt out.
+            folds = torch.arange(len(scores)) % 10
+        verified = evaluation.pair_verification(scores, pairs.same, folds)
+        found |= {"pair_accuracy": verified["accuracy"], "pair_accuracy_stderr": verified["stderr"]}
         found["tar_at_far_0.01"] = evaluation.tar_at_far(scores, pairs.same, 0.01)
     return found
+
+
+def _identification_metrics(vectors: Tensor, people: Tensor, metric: str) -> dict[str, Any]:
+    """Return the rates of closed-set and open-set identification, and the numbers of people and probes."""
+    found = evaluation.closed_and_open_set(vectors, people, far=0.01, metric=metric)
+    rates = {"rank1": found.pop("rank1"), "dir_at_far_0.01": found.pop("dir_at_far")}
+    # Without unknown people there is no open set.
+    return {**{name: rate for name, rate in rates.items() if rate is not None}, "identification": found}
 
 
 def queries_and_gallery(

@@ -47,8 +47,14 @@ def evaluate(
     8
     """
     opened = data if isinstance(data, Dataset) else datasets.open(data)
-    chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
-    return measure(embedder, chosen, recall_ks(opened), metric, bootstrap, seed, unreadable)
+    return measure(embedder, choose_examples(opened, on), recall_ks(opened), metric, bootstrap, seed, unreadable)
+
+
+def choose_examples(data: Dataset, on: Literal["test", "train", "all"]) -> Dataset:
+    """Return the examples of a split; test examples alone, as in LFW, need no training examples beside them."""
+    if on == "all":
+        return replace(data, splits=None)
+    return data.test_part() if on == "test" and data.splits is not None else data.split()[on == "test"]
 
 
 def measure(

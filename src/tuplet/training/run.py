@@ -280,7 +280,7 @@ def plan(data: Dataset, settings: Settings, world: World) -> tuple[Settings, Spl
     for name, consequence in (
         ("warmup", "the learning rate rises to the end"),
         ("memory_start", "the memory is never used"),
-        ("decay_every", "the learning rate never decays"),
+        ("decay_start" if settings.decay_start else "decay_every", "the learning rate never decays"),
     ):
         value = getattr(settings, name) or 0
         if value >= settings.steps > 0:
