@@ -17,6 +17,10 @@ _MEANINGS = {
         "Open set: the share of known people named rightly when 1\xa0% of the unknown are named",
     ),
     "triplet_accuracy": ("Triplet accuracy", "The share of listed triplets whose positive is nearer than the negative"),
+    "classifier_accuracy": (
+        "Classifier",
+        "The share of images that the loss's own classifier, of the last step, names rightly",
+    ),
     "nmi": ("NMI", "Normalized mutual information of k-means clusters and true classes"),
     "ami": ("AMI", "As NMI, corrected for chance"),
     "f1": ("F1", "F-measure of the pairs that k-means puts into one cluster, against the pairs of one class"),

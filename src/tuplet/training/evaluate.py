@@ -63,13 +63,12 @@ def _pair_metrics(vectors: Tensor, pairs: ListedPairs, metric: str) -> dict[str,
         a, p, n = (vectors[column] for column in pairs.triplets.to(vectors.device).T)
         nearer = evaluation.pair_scores(a, p, metric=metric) > evaluation.pair_scores(a, n, metric=metric)
         found |= {"triplets": len(nearer), "triplet_accuracy": nearer.double().mean().item()}
-    if bool(pairs.same.any()) and not bool(pairs.same.all()) and len(pairs.same) >= 10:
+    has_folds = pairs.folds is not None and len(pairs.folds.unique()) > 1
+    if bool(pairs.same.any()) and not bool(pairs.same.all()) and (has_folds or len(pairs.same) >= 10):
         first, second = (vectors[side.to(vectors.device)] for side in (pairs.first, pairs.second))
         scores = evaluation.pair_scores(first, second, metric=metric)
-        folds = pairs.folds
-        if folds is None or len(folds.unique()) < 2:
-            # Pairs may be listed in the order of their kind, so the folds are dealt out.
-            folds = torch.arange(len(scores)) % 10
+        # Pairs may be listed in the order of their kind, so the folds are dealt out.
+        folds = pairs.folds if has_folds else torch.arange(len(scores)) % 10
         verified = evaluation.pair_verification(scores, pairs.same, folds)
         found |= {"pair_accuracy": verified["accuracy"], "pair_accuracy_stderr": verified["stderr"]}
         found["tar_at_far_0.01"] = evaluation.tar_at_far(scores, pairs.same, 0.01)
