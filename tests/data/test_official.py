@@ -5,16 +5,17 @@ import gzip
 import io
 import json
 import os
+import re
 import struct
 
 import numpy as np
 import pytest
 import scipy.io
 from PIL import Image
+from written import pack
 
 from commands import SMALL, typed
 from tuplet import data as tuplet_data
-from tuplet import evaluation
 from tuplet.data import official
 
 
@@ -265,21 +266,93 @@ def test_in_shop(monkeypatch, tmp_path):
     assert [shown(data.image(i)) for i in range(3)] == [(3, 4, 9, 11), (4, 4, 10, 11), (5, 4, 11, 11)]
 
 
-def test_lfw_people_and_pairs(monkeypatch, tmp_path):
-    people = {"George_W_Bush": 3, "Aaron_Eckhart": 1, "Zhu_Rongji": 2}
-    write_images(
-        tmp_path / "lfw", [f"{name}/{name}_{i:04d}.jpg" for name, n in people.items() for i in range(1, n + 1)]
-    )
-    data = open_small(monkeypatch, "lfw", tmp_path, test=6)
-    assert data.class_names == ("Aaron_Eckhart", "George_W_Bush", "Zhu_Rongji")
-    (tmp_path / "pairs.txt").write_text(
-        "1\t2\nGeorge_W_Bush\t1\t3\nZhu_Rongji\t1\t2\n"
-        "Aaron_Eckhart\t1\tZhu_Rongji\t2\nZhu_Rongji\t1\tGeorge_W_Bush\t2\n"
-    )
-    pairs = evaluation.read_pairs(tmp_path / "pairs.txt")
-    place = {data.path(i).split("lfw/")[-1]: i for i in range(len(data))}
-    first, second = ([place[path] for path in side] for side in (pairs.first, pairs.second))
-    assert (data.labels[first] == data.labels[second]).tolist() == pairs.same.tolist() == [True, True, False, False]
+PEOPLE = {"Zoe_Ames": 3, "Aaron_Eckhart": 1, "Zhu_Rongji": 2}
+
+
+def lfw(folder, pairs="", ending="jpg"):
+    names = [f"{name}/{name}_{i:04d}.{ending}" for name, n in PEOPLE.items() for i in range(1, n + 1)]
+    write_images(folder / "lfw", names)
+    (folder / "people.txt").write_text("1\n3\nZoe_Ames\t3\nAaron_Eckhart\t1\nZhu_Rongji\t2\n")
+    (folder / "peopleDevTest.txt").write_text("3\nZoe_Ames\t3\nAaron_Eckhart\t1\nZhu_Rongji\t2\n")
+    if pairs:
+        (folder / "pairs.txt").write_text(pairs)
+    return folder
+
+
+PAIRS = "2\t1\nZoe_Ames\t1\t3\nAaron_Eckhart\t1\tZhu_Rongji\t2\nZhu_Rongji\t1\t2\nZhu_Rongji\t1\tZoe_Ames\t2\n"
+
+
+@pytest.mark.parametrize(("ending", "packed"), [("jpg", False), ("png", False), ("jpg", True)])
+def test_lfw_people_and_pairs(tmp_path, ending, packed):
+    source = lfw(tmp_path / "there", PAIRS, ending)
+    data = tuplet_data.open(pack(source, tmp_path / "lfw.tgz", "w:gz") if packed else source)
+    assert data.class_names == ("Aaron_Eckhart", "Zhu_Rongji", "Zoe_Ames")
+    assert data.labels.tolist() == [0, 1, 1, 2, 2, 2]
+    assert (data.protocol, set(data.splits)) == ("lfw", {"test"})
+    listed = [
+        tuple(data.path(int(i)).rpartition("/")[2].partition(".")[0] for i in pair)
+        for pair in zip(data.pairs.first, data.pairs.second, strict=True)
+    ]
+    assert listed == [
+        ("Zoe_Ames_0001", "Zoe_Ames_0003"),
+        ("Aaron_Eckhart_0001", "Zhu_Rongji_0002"),
+        ("Zhu_Rongji_0001", "Zhu_Rongji_0002"),
+        ("Zhu_Rongji_0001", "Zoe_Ames_0002"),
+    ]
+    assert data.pairs.same.tolist() == [True, False, True, False]
+    assert data.pairs.folds.tolist() == [0, 0, 1, 1]
+    assert data.select([1, 2, 3]).pairs.folds.tolist() == [1]
+
+
+def test_lfw_without_the_list_of_ten_folds(tmp_path):
+    lfw(tmp_path)
+    assert tuplet_data.open(tmp_path).protocol is None  # nothing tells it from other class folders
+    assert tuplet_data.open(tmp_path, layout="lfw").pairs is None
+    (tmp_path / "pairsDevTest.txt").write_text("1\nZoe_Ames\t1\t3\nAaron_Eckhart\t1\tZhu_Rongji\t2\n")
+    data = tuplet_data.open(tmp_path)
+    assert data.pairs.same.tolist() == [True, False]
+
+
+def test_pairs_of_something_else_are_no_lfw(tmp_path):
+    write_images(tmp_path, ["ant/1.jpg", "ant/2.jpg", "bee/1.jpg"])
+    (tmp_path / "pairs.txt").write_text("ant bee\n")
+    assert tuplet_data.open(tmp_path).protocol is None
+
+
+def test_lfw_names_what_is_missing(tmp_path):
+    lfw(tmp_path, PAIRS)
+    (tmp_path / "lfw/Zoe_Ames/Zoe_Ames_0003.jpg").unlink()
+    with pytest.warns(UserWarning, match=r"^1 of the 4 pairs of pairs.txt are left out: .*, such as Zoe_Ames_0003$"):
+        data = tuplet_data.open(tmp_path)
+    assert data.pairs.folds.tolist() == [0, 1, 1]
+    write_images(tmp_path / "lfw", ["George_W_Bush/George_W_Bush_0001.jpg"])
+    (tmp_path / "pairs.txt").unlink()
+    with pytest.warns(UserWarning, match=r"^LFW has 13,233 images, but .* has 6; results on others are not comparable"):
+        tuplet_data.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "does not begin with the numbers of folds and of pairs in each"),
+        ("Zoe_Ames 1 2\n", "does not begin with the numbers of folds and of pairs in each"),
+        ("2 1\nZoe_Ames 1 2\n", "announces 2 × 2 × 1 pairs, but has 1"),
+        ("1\nZoe_Ames 1 2\n\nZoe_Ames 1 Bob\n", "line 4 is not 'name i j' or 'name i other j': 'Zoe_Ames 1 Bob'"),
+        ("1\nAda 1 2\nAda 1 Bob 2\n", "none of the 2 pairs of pairs.txt has both of its images"),
+    ],
+)
+def test_a_broken_list_of_pairs_is_a_sentence(tmp_path, text, reason):
+    lfw(tmp_path)
+    (tmp_path / "pairs.txt").write_text(text)
+    with pytest.raises(ValueError, match=rf"^LFW in .* is damaged \(.*{re.escape(reason)}\); fetch it again$"):
+        tuplet_data.open(tmp_path)
+
+
+def test_two_copies_of_lfw_are_a_sentence(tmp_path):
+    lfw(tmp_path, PAIRS)
+    write_images(tmp_path / "aligned", ["Zoe_Ames/Zoe_Ames_0001.png"])
+    with pytest.raises(ValueError, match=r"aligned/Zoe_.* and lfw/Zoe_.* are the same image: give the folder of one"):
+        tuplet_data.open(tmp_path)
 
 
 def test_omniglot(monkeypatch, tmp_path):
@@ -373,4 +446,3 @@ def test_the_table_of_official_counts():
     assert counts["inshop"] == {"train": 25882, "query": 14218, "gallery": 12612}
     assert counts["omniglot"] == {"train": 964 * 20, "test": 659 * 20}
     assert sum(counts["mnist"].values()) == 70000
-    assert counts["lfw"] == {"test": 13233}

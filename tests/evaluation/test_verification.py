@@ -107,41 +107,6 @@ def test_pair_verification_equals_the_literal_loop(pairs, folds):
         assert result["stderr"] == pytest.approx(np.std(accuracy, ddof=1) / folds**0.5)
 
 
-def test_lfw_protocol_from_the_official_file(tmp_path):
-    rng = np.random.default_rng(0)
-    people = [f"Person_{i}" for i in range(30)]
-    lines = ["10\t6"]
-    for _ in range(10):
-        lines += [f"{rng.choice(people)}\t1\t2" for _ in range(6)]
-        lines += ["{}\t1\t{}\t2".format(*rng.choice(people, 2, replace=False)) for _ in range(6)]
-    (tmp_path / "pairs.txt").write_text("\n".join(lines) + "\n")
-    pairs = ev.read_pairs(tmp_path / "pairs.txt")
-    assert len(pairs.first) == 120
-    assert pairs.same.reshape(10, 12).sum(1).tolist() == [6] * 10
-    assert pairs.folds.tolist() == sorted(list(range(10)) * 12)
-    faces = {person: rng.normal(size=8) for person in people}
-    vectors = {f"{p}/{p}_000{n}.jpg": faces[p] + 0.02 * rng.normal(size=8) for p in people for n in (1, 2)}
-    first, second = (np.stack([vectors[path] for path in side]) for side in (pairs.first, pairs.second))
-    result = ev.pair_verification(ev.pair_scores(first, second, metric="cosine"), pairs.same, folds=pairs.folds)
-    assert result["accuracy"] > 0.98
-    assert len(result["thresholds"]) == 10
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "must begin with the number of folds"),
-        ("Ada 1 2\n", "must begin with the number of folds"),
-        ("2 1\nAda 1 2\n", "announces 2 folds of 1 pairs of each kind, but has 1 pairs"),
-        ("1\nAda 1 2\nAda 1 Bob\n", "line 3 must be 'name i j' or 'name i other j', got 'Ada 1 Bob'"),
-    ],
-)
-def test_a_broken_pairs_file_raises_a_clear_error(tmp_path, text, message):
-    (tmp_path / "pairs.txt").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        ev.read_pairs(tmp_path / "pairs.txt")
-
-
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=30).filter(
         lambda pairs: len({same for _, same in pairs}) == 2
@@ -212,6 +177,24 @@ def test_identification_without_impostors_or_without_genuine_probes():
         ev.identification([[0.0]], [3], [[0.1], [5.0]], [1, 2])
     with pytest.raises(ValueError, match="far must be a share between 0 and 1, got 5"):
         ev.identification([[0.0], [9.0]], [1, 7], [[0.1], [5.0]], [1, 2], far=5)
+
+
+@given(seed=st.integers(0, 2**32), far=st.sampled_from([0.0, 0.3, 1.0]))
+def test_closed_and_open_set_exchange_the_first_and_the_other_images(seed, far):
+    rng = np.random.default_rng(seed)
+    people = rng.permutation(np.repeat(np.arange(8) * 7, [1, 1, 1, 2, 2, 3, 1, 4]))  # in any order
+    vectors = torch.from_numpy(rng.normal(size=(len(people), 2)))
+    first = [i for i, person in enumerate(people) if person not in people[:i]]
+    others = [i for i in range(len(people)) if i not in first]
+    labels = torch.from_numpy(people)
+    parts = (vectors[others], labels[others]), (vectors[first], labels[first])
+    found = ev.closed_and_open_set(vectors, people, far=far)
+    nearest = [first[int((vectors[first] - vector).norm(dim=1).argmin())] for vector in vectors[others]]
+    assert found["rank1"] == pytest.approx((people[nearest] == people[others]).mean())
+    assert found["dir_at_far"] == pytest.approx(literal_identification(*parts[1], *parts[0], far)[1])
+    assert (found["known_people"], found["unknown_people"], found["probes"]) == (4, 4, 7)
+    with pytest.raises(ValueError, match="none of 8 labels occurs twice, so nobody can be identified"):
+        ev.closed_and_open_set(vectors[first], people[first])
 
 
 def literal_recognition(queries, labels, gallery, known, k):

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
-from tuplet import data, evaluation, training
+from tuplet import data, evaluation, load, training
 
 
 def test_some_training_classes_can_choose_the_best(tmp_path):
@@ -19,6 +19,31 @@ def test_some_training_classes_can_choose_the_best(tmp_path):
     assert proxies.metrics["chosen_on"] == "validation"
     learned = torch.load(tmp_path / "proxies" / "checkpoint.pt", weights_only=True)["objective"]
     assert learned["losses.0.proxies"].shape[0] == 6  # of 8 training classes
+
+
+SUM = {"parts": [{"loss": "softmax"}, {"loss": "contrastive", "weight": 0.1}]}
+
+
+@pytest.mark.parametrize(("loss", "options", "prefix"), [("softmax", {}, ""), ("sum", SUM, "losses.0.")])
+def test_a_classifier_is_measured_on_held_out_images_of_its_classes(tmp_path, loss, options, prefix):
+    source = vectors(classes=9, each=8, nuisance=0.3)
+    chosen = {**QUICK, "loss": loss, "loss_options": options, "lr": 0.05, "steps": 20, "loss_lr_scale": 1.0}
+    run = training.train(source, tmp_path, split="images", test_share=0.25, **chosen)
+    stored = load_file(tmp_path / "vectors.safetensors")
+    held_out = stored["indices"][stored["is_query"]]
+    embedder = load(tmp_path / "last").train()  # vectors of free length
+    learned = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["objective"]
+    weight, bias = (learned[f"losses.0.{prefix}{name}"].double() for name in ("proxies", "bias"))
+    found = (embedder(source.features[held_out]).double() @ weight.T + bias).argmax(1)
+    expected = (found == source.labels[held_out]).double().mean().item()
+    assert run.metrics["classifier_accuracy"] == pytest.approx(expected)
+    assert expected > 0.3  # by chance 0.11
+
+
+def test_new_classes_and_losses_without_a_classifier_have_no_accuracy_of_one(tmp_path):
+    softmax = {**QUICK, "loss": "softmax"}
+    assert "classifier_accuracy" not in training.train(vectors(), tmp_path / "classes", **softmax).metrics
+    assert "classifier_accuracy" not in training.train(vectors(), tmp_path / "raw", split="images", **QUICK).metrics
 
 
 def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):

@@ -27,6 +27,11 @@ def test_the_learning_rate_follows_its_schedule(steps, warmup, every, schedule):
         assert lr_factor(settings, step) == pytest.approx(expected)
 
 
+def test_the_first_decay_can_come_late():
+    settings = Settings(steps=24, schedule="step", decay_start=16, decay_every=4, decay_factor=0.5)
+    assert [lr_factor(settings, step) for step in range(24)] == [1.0] * 16 + [0.5] * 4 + [0.25] * 4
+
+
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
 def test_new_layers_and_loss_have_their_own_learning_rates(kind):
     settings = Settings(optimizer=kind, lr=0.1, head_lr_scale=10.0, loss_lr_scale=50.0, weight_decay=0.2, warmup=4)

@@ -268,6 +268,7 @@ PAPERS = {
     ("npair_angular", "cars196"): ("googlenet", 512, 128, "npair", "sgd", 1e-4, 20_000),
     ("npair_angular", "cub200"): ("googlenet", 512, 128, "npair", "sgd", 1e-5, 20_000),
     ("npair", "cub200"): ("googlenet", 64, 120, "npair", "adam", 1e-4, 20_000),
+    ("npair_faces", "webface"): ("casianet", None, 384, "npair", "adam", 3e-4, 240_000),
     ("npair", "sop"): ("googlenet", 512, 120, "npair", "adam", 1e-4, 20_000),
     ("raw_vthm", "cub200"): ("bn_inception", 512, 120, 5, "adam", 1e-5, 10_000),
     ("raw_vthm", "sop"): ("bn_inception", 512, 120, 4, "adam", 1e-5, 10_000),
@@ -278,7 +279,7 @@ PAPERS = {
     ("ranked_list", "cars196"): ("bn_inception", 512, 180, 3, "sgd", 1e-2, 10_000),
     ("ranked_list", "sop"): ("bn_inception", 512, 180, 3, "sgd", 1e-2, 16_000),
 }
-SIZES = {"cub200": (200, 11_788), "cars196": (196, 16_170), "sop": (22_634, 120_053)}
+SIZES = {"cub200": (200, 11_788), "cars196": (196, 16_170), "sop": (22_634, 120_053), "webface": (10_575, 494_414)}
 
 
 @pytest.mark.parametrize(("name", "benchmark"), PAPERS)

@@ -90,7 +90,8 @@ def _print_columns(data: "Dataset") -> None:
         same = int(data.pairs.same.sum())
         kinds = f"{same:,} same and {len(data.pairs.same) - same:,} different"
         triplets = f", from {len(data.pairs.triplets):,} triplets" if len(data.pairs.triplets) else ""
-        print(f"pairs: {kinds}{triplets}; images that a chain of same pairs connects are one class")
+        how = "" if data.protocol == "lfw" else "; images that a chain of same pairs connects are one class"
+        print(f"pairs: {kinds}{triplets}{how}")
     for name, values in data.metadata.items():
         given = [value for value in values if value is not None]
         different = list(dict.fromkeys(map(str, given)))

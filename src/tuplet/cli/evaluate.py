@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,15 +36,18 @@ def evaluate(
 ) -> None:
     """Measure an embedder: Recall@K, mAP, MAP@R, R-precision, MRR, NMI, F1, AMI and verification.
 
+    Faces in the layout of LFW are also measured by its protocols.
+
     Examples:
       tuplet evaluate runs/photos                   the run's best embedder on its own test split
       tuplet evaluate runs/photos other/ --on all   on all classes of another folder
       tuplet evaluate dinov2_small photos/          without training
+      tuplet evaluate runs/faces lfw/               pairs in ten folds, closed and open set
       tuplet evaluate runs/photos --json > metrics.json
     """
     from tuplet import data as datasets
     from tuplet.cli.runs import load_embedder, read_run_json
-    from tuplet.training.evaluate import measure
+    from tuplet.training.evaluate import choose_examples, measure
     from tuplet.training.papers import recall_ks
 
     embedder = load_embedder(model, device)
@@ -58,22 +60,23 @@ def evaluate(
     opened = datasets.open(data or "", **options)
     _check_inputs(embedder, opened, model)
     settings = (run or {}).get("settings", {})
-    chosen = replace(opened, splits=None) if on == "all" else _split(opened, settings, on)
+    only_tests = opened.splits is not None and "train" not in opened.splits
+    chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
     unreadable = settings.get("unreadable", "stop")
     metrics = measure(embedder, chosen, recall_ks(opened), metric, bootstrap, seed, unreadable)
     if as_json:
         print(json.dumps(metrics, indent=2))
     else:
         print_metrics(metrics)
+    if opened.protocol == "lfw" and opened.pairs is None:
+        print_stderr(f"warning: {data} has no pairs.txt, so no pairs are verified; put LFW's list into it")
 
 
 def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
-    """Return the training or test examples, as the run has split the data, or else as the data are split."""
+    """Return the training or test examples, as the run has split the data."""
     from tuplet.training.settings import Settings
     from tuplet.training.split import SPLIT_OPTIONS, select_measured, split_examples
 
-    if not settings:
-        return data.split()[on == "test"]
     own = {name: settings[name] for name in SPLIT_OPTIONS if name in settings}
     split = split_examples(data, Settings(**own))
     if on == "train":

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from PIL import Image
@@ -55,6 +55,7 @@ class Dataset:
         levels: the levels of a hierarchy, in the order of the columns of `label_sets`, with the names of their classes.
         metadata: what else is known of the examples: N values by name, None where one is missing.
         pairs: the pairs that a table of pairs or triplets lists.
+        protocol: "lfw" for faces in LFW's layout, which are measured by its protocols too.
         crops: the final crops of the images by one `CentreCrop`, where `tuplet.data.hold` has made them.
         source: what `tuplet.data.open` opened; None for a part of it and for data made in memory.
         opened_with: the options of `tuplet.data.open`, with which the same data can be opened again.
@@ -79,6 +80,7 @@ class Dataset:
     levels: Mapping[str, tuple[str, ...]] | None = None
     metadata: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     pairs: "ListedPairs | None" = None
+    protocol: Literal["lfw"] | None = None
     crops: tuple[CentreCrop, Tensor] | None = None
     source: str | None = None
     opened_with: Mapping[str, Any] = field(default_factory=dict)
@@ -199,6 +201,17 @@ class Dataset:
                 raise ValueError(f"there is no split {name!r} here; {there}")
         return self.select(torch.tensor([split in names for split in self.splits or ()]))
 
+    def test_part(self) -> "Dataset":
+        """Return the test examples of data that come with splits: `test`, or `query` and `gallery`."""
+        have = dict.fromkeys(self.splits or ())
+        testing = ("test",) if "test" in have else ("query", "gallery")
+        if not set(testing) <= set(have):
+            raise ValueError(
+                f"there is no split 'test', nor 'query' and 'gallery', here; the splits are "
+                f"{', '.join(have)}: rename the one to test on to 'test', or use part()"
+            )
+        return self.part(*testing)
+
     def split(self, ratio: float | None = None, seed: int | None = None) -> tuple["Dataset", "Dataset"]:
         """Split into training and test examples.
 
@@ -211,13 +224,8 @@ class Dataset:
             seed: shuffle the classes before dividing them; ignores the splits of the data.
         """
         if self.splits is not None and ratio is None and seed is None:
-            testing = ("test",) if "test" in self.splits else ("query", "gallery")
-            if not set(testing) <= set(self.splits):
-                raise ValueError(
-                    f"there is no split 'test', nor 'query' and 'gallery', here; the splits are "
-                    f"{', '.join(dict.fromkeys(self.splits))}: rename the one to test on to 'test', or use part()"
-                )
-            return self.part("train"), self.part(*testing)
+            test = self.test_part()
+            return self.part("train"), test
         ratio = 0.5 if ratio is None else ratio
         order = self._class_order(seed)
         if len(order) < 2:
@@ -256,20 +264,23 @@ class ListedPairs(NamedTuple):
     """Pairs and triplets of examples, by their numbers.
 
     `first` and `second` (P,) are the pairs, `same` (P,) is true for those of one class. `triplets` (T, 3) are anchor,
-    positive and negative; their pairs are among the pairs.
+    positive and negative; their pairs are among the pairs. `folds` (P,) are the folds of cross-validation that the
+    data come with.
     """
 
     first: Tensor
     second: Tensor
     same: Tensor
     triplets: Tensor
+    folds: Tensor | None = None
 
     def select(self, indices: Tensor, count: int) -> "ListedPairs":
         """Return the pairs whose examples are both among these, numbered by their place among them."""
         place = torch.full((count,), -1).scatter_(0, indices, torch.arange(len(indices)))
         first, second = place[self.first], place[self.second]
         both, triplets = (first >= 0) & (second >= 0), place[self.triplets]
-        return ListedPairs(first[both], second[both], self.same[both], triplets[(triplets >= 0).all(1)])
+        folds = None if self.folds is None else self.folds[both]
+        return ListedPairs(first[both], second[both], self.same[both], triplets[(triplets >= 0).all(1)], folds)
 
 
 def crop_box(image: Image.Image, box: Sequence[float], name: str) -> Image.Image:

@@ -9,6 +9,8 @@ import torch
 
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
+from tuplet.data.lfw import MARKERS as LFW_MARKERS
+from tuplet.data.lfw import has_faces, read_lfw
 from tuplet.data.matlab import read_mat
 from tuplet.data.mnist import MARKERS, read_mnist
 
@@ -25,10 +27,12 @@ class Layout:
     read: Callable[..., Dataset]
     counts: dict[str, int]
     has_boxes: bool = False
+    #: Decides where a marker is not enough, since other data may have a file of that name.
+    accepts: Callable[[Files], bool] = lambda files: True
 
     def matches(self, files: Files) -> bool:
         """Return whether one of the files or folders that mark this layout exists."""
-        return any(files.root_of(marker) is not None for marker in self.markers)
+        return any(files.root_of(marker) is not None for marker in self.markers) and self.accepts(files)
 
     def check(self, data: Dataset, source: str) -> None:
         """Raise an error where the splits do not have the official sizes."""
@@ -108,15 +112,6 @@ def in_shop(files: Files, boxes: bool = False) -> Dataset:
     return _by_name(files, rows, boxes={f"{root}{path}": tuple(map(float, box)) for path, _, _, *box in lines})
 
 
-def lfw(files: Files) -> Dataset:
-    """Labeled Faces in the Wild: one folder per person; all images are for testing.
-
-    `tuplet.evaluation.read_pairs` reads its `pairs.txt`.
-    """
-    found = [re.search(r"(?:^|/)([^/]+)/\1_\d{4}\.jpg$", name) for name in files]
-    return _by_name(files, [(match.string, match[1], "test") for match in found if match])
-
-
 def omniglot(files: Files) -> Dataset:
     """Omniglot: the 964 background characters train, the 659 evaluation characters test, 20 drawings each."""
     splits = {"images_background": "train", "images_evaluation": "test"}
@@ -190,7 +185,7 @@ LAYOUTS = {
     "inshop": Layout(
         "In-Shop", ("list_eval_partition.txt",), in_shop, {"train": 25_882, "query": 14_218, "gallery": 12_612}, True
     ),
-    "lfw": Layout("LFW", ("George_W_Bush/George_W_Bush_0001.jpg",), lfw, {"test": 13_233}),
+    "lfw": Layout("LFW", LFW_MARKERS, read_lfw, {}, accepts=has_faces),  # aligned copies lack images
     "omniglot": Layout("Omniglot", ("images_background",), omniglot, {"train": 19_280, "test": 13_180}),
     "mnist": Layout("MNIST", MARKERS, read_mnist, {"train": 60_000, "test": 10_000}),
 }

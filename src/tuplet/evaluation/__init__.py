@@ -7,10 +7,10 @@ Every function takes embeddings (tensors on any device, arrays, or memory-mapped
 from tuplet.evaluation.cluster_metrics import ami, clustering, nmi, pairwise_f1
 from tuplet.evaluation.combine import average_views, concatenate
 from tuplet.evaluation.graded import ndcg_at_k, relevance
-from tuplet.evaluation.identify import identification, recognition
+from tuplet.evaluation.identify import closed_and_open_set, identification, recognition
 from tuplet.evaluation.k_means import kmeans
 from tuplet.evaluation.neighbors import Nearest, nearest
-from tuplet.evaluation.pairs import Pairs, pair_scores, pair_verification, read_pairs, roc, tar_at_far
+from tuplet.evaluation.pairs import pair_scores, pair_verification, roc, tar_at_far
 from tuplet.evaluation.report import evaluate
 from tuplet.evaluation.retrieval import (
     map_at_r,
@@ -25,10 +25,10 @@ from tuplet.evaluation.vrf import verification
 
 __all__ = [
     "Nearest",
-    "Pairs",
     "Vectors",
     "ami",
     "average_views",
+    "closed_and_open_set",
     "clustering",
     "concatenate",
     "evaluate",
@@ -45,7 +45,6 @@ __all__ = [
     "pairwise_f1",
     "per_query",
     "r_precision",
-    "read_pairs",
     "recall_at_k",
     "recognition",
     "relevance",

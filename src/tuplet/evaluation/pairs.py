@@ -1,8 +1,6 @@
 """Verification of pairs: the protocol of Labeled Faces in the Wild (LFW), ROC curves and TAR at a FAR."""
 
-from os import PathLike
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,56 +9,6 @@ from torch import Tensor
 from tuplet.evaluation.inputs import as_labels, positive_integer
 from tuplet.evaluation.scores import ScoreTables, similarity
 from tuplet.evaluation.vectors import Device, as_vectors
-
-
-class Pairs(NamedTuple):
-    """Pairs of images, by their paths below the dataset's folder."""
-
-    first: list[str]
-    second: list[str]
-    same: np.ndarray  # True if both show one person
-    folds: np.ndarray  # the fold of each pair, from 0
-
-
-def read_pairs(path: str | PathLike[str]) -> Pairs:
-    r"""Read LFW's `pairs.txt`.
-
-    Its first line holds the number of folds, where there are several, and the number of pairs of each kind in a fold. A
-    line `name i j` is a pair of one person, a line `name i other j` a pair of two. If `embeddings` holds the vector of
-    each image by its path, the protocol is:
-
-        pairs = read_pairs("lfw/pairs.txt")
-        first, second = (np.stack([embeddings[p] for p in side]) for side in (pairs.first, pairs.second))
-        pair_verification(pair_scores(first, second, metric="cosine"), pairs.same, folds=pairs.folds)
-
-    Raises:
-        ValueError: if the file has another format or is incomplete.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "pairs.txt"
-    >>> _ = file.write_text("2 1\nAda 1 3\nAda 1 Bob 2\nBob 1 2\nBob 2 Ada 4\n")
-    >>> pairs = read_pairs(file)
-    >>> pairs.first[1], pairs.second[1], pairs.same.tolist(), pairs.folds.tolist()
-    ('Ada/Ada_0001.jpg', 'Bob/Bob_0002.jpg', [True, False, True, False], [0, 0, 1, 1])
-    """
-    lines = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not lines or len(lines[0]) > 2 or not all(field.isdigit() for field in lines[0]):
-        raise ValueError(f"{path} must begin with the number of folds and of pairs in each; give LFW's own pairs.txt")
-    folds, each = (int(number) for number in ["1", *lines.pop(0)][-2:])
-    if len(lines) != 2 * folds * each:
-        raise ValueError(
-            f"{path} announces {folds} folds of {each} pairs of each kind, but has {len(lines)} pairs in all; "
-            "download it again"
-        )
-    first, second, same = [], [], []
-    for number, fields in enumerate(lines, 2):
-        if len(fields) not in (3, 4) or not (fields[1].isdigit() and fields[-1].isdigit()):
-            raise ValueError(f"{path} line {number} must be 'name i j' or 'name i other j', got {' '.join(fields)!r}")
-        name, other = fields[0], fields[-2] if len(fields) == 4 else fields[0]
-        first.append(f"{name}/{name}_{int(fields[1]):04d}.jpg")
-        second.append(f"{other}/{other}_{int(fields[-1]):04d}.jpg")
-        same.append(len(fields) == 3)
-    return Pairs(first, second, np.array(same), np.arange(len(lines)) // (2 * each))
 
 
 def pair_scores(first: Any, second: Any, *, metric: str = "euclidean", device: Device = None) -> Tensor:

@@ -168,6 +168,13 @@ class SoftmaxLoss(ProxyLoss):
         super().__init__(num_classes, dim, sharded=sharded)
         self.bias = nn.Parameter(torch.zeros(len(self.shard)))
 
+    @torch.no_grad()
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Return the class of each row: that of the largest x·wᵀ + b."""
+        if self.sharded:
+            raise ValueError("each process has a share of the classes; make the loss with sharded=False to classify")
+        return (embeddings @ self.proxies.T + self.bias).argmax(1)
+
     def value(self, view: View) -> Tensor:
         """Return the mean over queries. The biases are inputs of the rows, so that they get gradients."""
         if self.sharded and view.group is not None:

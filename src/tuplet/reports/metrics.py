@@ -11,7 +11,16 @@ _MEANINGS = {
     "ndcg_at_10": ("nDCG@10", "The first ten results against the best order: a shared label or level counts each"),
     "pair_accuracy": ("Pair accuracy", "The share of listed pairs that one threshold decides rightly, in ten folds"),
     "tar_at_far_0.01": ("TAR@1%", "The share of listed same pairs accepted when 1\xa0% of the different ones are"),
+    "rank1": ("Rank-1", "Closed set: the share of probes whose nearest face is of their person, among one of each"),
+    "dir_at_far_0.01": (
+        "DIR@1%",
+        "Open set: the share of known people named rightly when 1\xa0% of the unknown are named",
+    ),
     "triplet_accuracy": ("Triplet accuracy", "The share of listed triplets whose positive is nearer than the negative"),
+    "classifier_accuracy": (
+        "Classifier",
+        "The share of images that the loss's own classifier, of the last step, names rightly",
+    ),
     "nmi": ("NMI", "Normalized mutual information of k-means clusters and true classes"),
     "ami": ("AMI", "As NMI, corrected for chance"),
     "f1": ("F1", "F-measure of the pairs that k-means puts into one cluster, against the pairs of one class"),
@@ -31,6 +40,8 @@ def describe_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[str, float, 
     for name, value in metrics.items():
         if name in _MEANINGS:
             title, meaning = _MEANINGS[name]
+            if name == "pair_accuracy" and "pair_accuracy_stderr" in metrics:
+                meaning += f"; standard error {100 * metrics['pair_accuracy_stderr']:.2f} points"
         elif name.startswith("recall_at_"):
             title, meaning = _recall(int(name.removeprefix("recall_at_")), value, queries)
         elif name.startswith("vrf_at_"):

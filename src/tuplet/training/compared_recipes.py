@@ -37,6 +37,33 @@ _BIER = {
 }
 
 COMPARED_RECIPES: dict[str, Mapping[str, Any]] = {
+    # Yi, Lei, Liao, Li 2014: Learning Face Representation from Scratch, on CASIA-WebFace; tested on LFW.
+    "casia": {
+        **_SGD,
+        "loss": "sum",
+        "loss_options": {
+            "parts": [{"loss": "softmax"}, {"loss": "contrastive", "weight": 0.05, "margin": 1.0}]  # both not given
+        },
+        "model": "casianet",
+        "weights": None,
+        "dim": None,
+        "normalize": "eval",  # not given
+        "size": 100,
+        "resize": 100,
+        "resize_mode": "square",
+        "sampler": "class_balanced",
+        "batch_size": 128,  # not given
+        "per_class": 2,  # not given
+        "lr": 1e-2,  # not given
+        "loss_lr_scale": 1.0,
+        "schedule": "step",
+        "decay_every": 80_000,  # not given
+        "steps": 240_000,  # that of Sohn 2016
+        "evaluate_every": 5_000,
+        "checkpoint_every": 5_000,
+        "test_share": 0.02,  # LFW is the test
+        "validation": 0.02,  # not given
+    },
     # Huang, Loy, Tang 2016: Local Similarity-Aware Deep Feature Embedding.
     "pddm": {
         **_GOOGLENET,

@@ -52,8 +52,14 @@ def evaluate(
     8
     """
     opened = data if isinstance(data, Dataset) else datasets.open(data)
-    chosen = replace(opened, splits=None) if on == "all" else opened.split()[on == "test"]
-    return measure(embedder, chosen, recall_ks(opened), metric, bootstrap, seed, unreadable)
+    return measure(embedder, choose_examples(opened, on), recall_ks(opened), metric, bootstrap, seed, unreadable)
+
+
+def choose_examples(data: Dataset, on: Literal["test", "train", "all"]) -> Dataset:
+    """Return the examples of a split; test examples alone, as in LFW, need no training examples beside them."""
+    if on == "all":
+        return replace(data, splits=None)
+    return data.test_part() if on == "test" and data.splits is not None else data.split()[on == "test"]
 
 
 def measure(
@@ -108,6 +114,8 @@ def all_metrics(
             metrics["levels"] = {name: recalls(vectors, data.at_level(name), ks, metric) for name in above}
     if data.pairs is not None:
         metrics |= _pair_metrics(vectors, data.pairs, metric)
+    if data.protocol == "lfw" and len(data.classes) < len(data):
+        metrics |= _identification_metrics(vectors, data.labels, metric)
     return metrics
 
 
@@ -118,14 +126,24 @@ def _pair_metrics(vectors: Tensor, pairs: ListedPairs, metric: str) -> dict[str,
         a, p, n = (vectors[column] for column in pairs.triplets.to(vectors.device).T)
         nearer = evaluation.pair_scores(a, p, metric=metric) > evaluation.pair_scores(a, n, metric=metric)
         found |= {"triplets": len(nearer), "triplet_accuracy": nearer.double().mean().item()}
-    if bool(pairs.same.any()) and not bool(pairs.same.all()) and len(pairs.same) >= 10:
+    has_folds = pairs.folds is not None and len(pairs.folds.unique()) > 1
+    if bool(pairs.same.any()) and not bool(pairs.same.all()) and (has_folds or len(pairs.same) >= 10):
         first, second = (vectors[side.to(vectors.device)] for side in (pairs.first, pairs.second))
         scores = evaluation.pair_scores(first, second, metric=metric)
         # Pairs may be listed in the order of their kind, so the folds are dealt out.
-        folds = torch.arange(len(scores)) % 10
-        found["pair_accuracy"] = evaluation.pair_verification(scores, pairs.same, folds)["accuracy"]
+        folds = pairs.folds if has_folds else torch.arange(len(scores)) % 10
+        verified = evaluation.pair_verification(scores, pairs.same, folds)
+        found |= {"pair_accuracy": verified["accuracy"], "pair_accuracy_stderr": verified["stderr"]}
         found["tar_at_far_0.01"] = evaluation.tar_at_far(scores, pairs.same, 0.01)
     return found
+
+
+def _identification_metrics(vectors: Tensor, people: Tensor, metric: str) -> dict[str, Any]:
+    """Return the rates of closed-set and open-set identification, and the numbers of people and probes."""
+    found = evaluation.closed_and_open_set(vectors, people, far=0.01, metric=metric)
+    rates = {"rank1": found.pop("rank1"), "dir_at_far_0.01": found.pop("dir_at_far")}
+    # Without unknown people there is no open set.
+    return {**{name: rate for name, rate in rates.items() if rate is not None}, "identification": found}
 
 
 def queries_and_gallery(

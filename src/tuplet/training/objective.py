@@ -199,6 +199,12 @@ class Objective(nn.Module):
     def _losses(self) -> list[RowLoss]:
         return [loss for loss in self.losses if isinstance(loss, RowLoss)]
 
+    @property
+    def classify(self) -> Callable[[Tensor], Tensor] | None:
+        """The classifier of a loss that has one, or of a part of a sum; None with several levels or heads."""
+        parts = self.losses[0].modules() if len(self.losses) == 1 else ()
+        return next(filter(None, (getattr(part, "classify", None) for part in parts)), None)
+
     def end_epoch(self) -> None:
         """Tell the losses that an epoch has ended."""
         for loss in self._losses:

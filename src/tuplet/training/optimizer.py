@@ -111,7 +111,9 @@ def lr_factor(settings: Settings, step: int) -> float:
         done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
         return warmup * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     if settings.schedule == "step":
-        return warmup * settings.decay_factor ** (step // (settings.decay_every or 1))
+        every = settings.decay_every or 1
+        decays = 1 + (step - (settings.decay_start or every)) // every
+        return warmup * settings.decay_factor ** max(0, decays)
     return warmup
 
 

@@ -92,7 +92,7 @@ def _warn_of_unreached(settings: Settings) -> None:
     for name, consequence in (
         ("warmup", "the learning rate rises to the end"),
         ("memory_start", "the memory is never used"),
-        ("decay_every", "the learning rate never decays"),
+        ("decay_start" if settings.decay_start else "decay_every", "the learning rate never decays"),
     ):
         value = getattr(settings, name) or 0
         if value >= settings.steps > 0:

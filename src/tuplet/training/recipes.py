@@ -50,6 +50,31 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "steps": 20_000,
         "on": {"sop": {"dim": 512}},
     },
+    # Sohn 2016, section 4.3: faces, trained on CASIA-WebFace and tested on LFW.
+    "npair_faces": {
+        "loss": "npair",
+        "loss_options": {"norm_penalty": 0.003},  # not given
+        "model": "casianet",
+        "weights": None,
+        "dim": None,
+        "normalize": "eval",
+        "size": 100,
+        "resize": 110,  # not given: "random crops"
+        "resize_mode": "square",
+        "sampler": "npair",
+        "batch_size": 384,  # their best result: 640
+        "optimizer": "adam",
+        "lr": 3e-4,
+        "schedule": "step",
+        "decay_start": 160_000,
+        "decay_every": 40_000,
+        "decay_factor": 0.316,  # to 1e-4 and 3e-5
+        "steps": 240_000,
+        "evaluate_every": 5_000,
+        "checkpoint_every": 5_000,
+        "test_share": 0.02,  # LFW is the test
+        "validation": 0.02,  # not given
+    },
     # A Unified View of Deep Metric Learning via Gradient Analysis, 2019, section 6.
     "raw_vthm": {
         **SHARED,

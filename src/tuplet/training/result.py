@@ -1,17 +1,22 @@
 """The result of a run: the best embedder on the test split, and what it gained over the start."""
 
+import copy
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
+from tuplet.embedding import embed_store
 from tuplet.errors import opt, warn
 from tuplet.evaluation import average_views, evaluate
 from tuplet.evaluation.retrieval import per_query
 from tuplet.models import Embedder
 from tuplet.training.checkpoint import Progress
+from tuplet.training.data import Part
 from tuplet.training.evaluate import all_metrics, embed_part, queries_and_gallery, recalls
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
 from tuplet.training.loop import Loop
@@ -32,6 +37,7 @@ def write_result(loop: Loop) -> None:
     # k-means with thousands of classes takes many minutes on a CPU, and there may be no terminal for a bar.
     count = f"{len(test.store):,}"
     _logger.info("testing the embedder of step %s on %s examples", f"{progress.best_step:,}", count)
+    accuracy = _classifier_accuracy(loop, test)
     before = embed_part(loop.plan.start.embedder, test, loop.world).float()
     best = load_best(loop.plan, progress, loop.folder)
     mirrors = (False, True) if settings.flip_test else (False,)
@@ -41,6 +47,8 @@ def write_result(loop: Loop) -> None:
     metrics = all_metrics(views[0], test.data, loop.examples.ks, settings.seed)
     if settings.flip_test:
         metrics["flip_test"] = recalls(average_views(views), test.data, loop.examples.ks, metric="cosine")
+    if accuracy is not None:
+        metrics["classifier_accuracy"] = accuracy
     metrics |= {"split": settings.test_on, "embedder": "best", "step": progress.best_step}
     metrics["chosen_on"] = "validation" if settings.validation else "test"
     if progress.best_average is not None:
@@ -63,6 +71,25 @@ def load_best(plan: Plan, progress: Progress, folder: RunFolder) -> Embedder:
     best = plan.start.embedder if progress.best_step == 0 else plan.embedder
     folder.load_embedder("best", best, plan.world)
     return best
+
+
+def _classifier_accuracy(loop: Loop, test: Part) -> float | None:
+    """Return the accuracy of the loss's own classifier on held-out images of its classes; None without either.
+
+    Only the classifier of the last step is kept, so the embedder of the last step goes with it.
+    """
+    classify, embedder, settings = loop.state.objective.classify, loop.state.embedder, loop.settings
+    knows_classes = settings.split == "images" and settings.same is None and settings.steps > 0
+    if classify is None or not knows_classes or not loop.world.is_main:
+        return None
+    if embedder.config.normalize == "eval":  # it was trained on vectors of free length
+        embedder = copy.copy(embedder)
+        embedder.config = replace(embedder.config, normalize=False)
+    held_out = [i for i, split in enumerate(test.data.splits or ()) if split == "query"]
+    found = torch.cat([classify(rows) for rows in embed_store(embedder, test.store, held_out).split(4096)]).tolist()
+    names, trained = test.data.class_names, loop.examples.train.data.class_names
+    truth = test.data.labels[held_out].tolist()
+    return sum(trained[guess] == names[label] for guess, label in zip(found, truth, strict=True)) / len(truth)
 
 
 def _compare(loop: Loop, data: Dataset, before: Tensor, after: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -154,6 +154,7 @@ class Settings:
         "schedule", 0, "number of first steps that train only the new layers and the loss's parameters"
     )
     decay_every: int | None = _option("schedule", None, "steps between two decays of schedule step")
+    decay_start: int | None = _option("schedule", None, "step of the first decay of schedule step; None: `decay_every`")
     decay_factor: float = _option("schedule", 0.1, "factor of the learning rate at each decay of schedule step")
 
     split: Literal["classes", "images"] = _option(
@@ -224,7 +225,7 @@ class Settings:
             )
 
 
-_COUNTS = "size resize stored_size dim per_class micro_batch_size decay_every"
+_COUNTS = "size resize stored_size dim per_class micro_batch_size decay_every decay_start"
 # NaN fails every comparison, so it is outside of all limits.
 _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (f"{_COUNTS} evaluate_every checkpoint_every log_every patience", lambda x: x >= 1, "at least 1"),
@@ -244,6 +245,7 @@ _LIMITS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 #: Options that have an effect only with one value of another option. Without it they would be ignored silently.
 _NEEDS_VALUE = (
     ("decay_every", "schedule", "step"),
+    ("decay_start", "schedule", "step"),
     ("decay_factor", "schedule", "step"),
     ("momentum", "optimizer", "sgd"),
     ("candidates", "sampler", HardClassSampler.name),
