@@ -17,7 +17,9 @@ def _train(
         typer.Argument(metavar="DATA", help="A folder, a tar, a .csv or .parquet table, a file of features, glyphs."),
     ],
     settings: dict[str, Any],
-    out: Annotated[str | None, typer.Option(help="The folder of the run. [runs/ and the name of the data]")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The folder of the run. [runs/ and the name of the data]")
+    ] = None,
     recipe: Recipe = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in the folder, or start again.")] = True,
     columns: Columns = None,
@@ -35,16 +37,18 @@ def _train(
     file; or the word glyphs. Half of the classes are used for testing, unless the data come with splits, and a fifth
     of the others selects the best checkpoint.
 
-    The model before training is measured too. Without --model and --weights the best weights at hand are used, and
-    what suits the number of images and the device; a line says what was chosen.
+    The model before training is measured too. Without --model and --weights the best pretrained weights on this
+    machine are used. Below, defaults are in brackets. If there are few images or no GPU, other defaults are chosen
+    for options such as --steps, --lr and --freeze-to; a line says which.
 
     After an interruption (ctrl-C, SIGTERM or a crash) the same command continues exactly as if there had been none.
 
     Examples:
       tuplet train photos/
-      tuplet train photos/ --steps 0                          only measure the model before training
-      tuplet train photos/ --test-share 0.2 --final true      test on a fifth, then train on all classes
-      tuplet train cats_and_dogs/ --split images              few classes: hold out images, not classes
+      tuplet train photos/ --steps 0                        only measure the model before training
+      tuplet train photos/ --test-share 0.2 --final true    test on a fifth, then train on all classes
+      tuplet train cats_and_dogs/ --split images            few classes: hold out images, not classes
+      tuplet train list.csv --columns path=file,label=species
       tuplet train photos/ --out birds --weights resnet50.safetensors --steps 2000 --batch-size 128
       tuplet train cub200.csv --recipe ranked_list --model resnet50 --weights resnet50.safetensors
       tuplet train features.npz --loss proxy_anchor --loss-options alpha=32,margin=0.1
