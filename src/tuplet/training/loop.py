@@ -78,7 +78,7 @@ class Loop:
         running: deque[StepResult] = deque()
         # The next batch is prepared while the device works on this one, unless it depends on the weights.
         prefetch = not self.state.sampler.needs_embeddings
-        with stepper.autocast, silent():
+        with stepper.autocast:
             self._evaluate_start()
         started, first = time.perf_counter() - progress.seconds, progress.step
         if first and self.events is not None:
@@ -127,7 +127,7 @@ class Loop:
                 best = self._evaluate()
             self._checkpoint(best)
         if settings.wise_ft and progress.averaged_step < progress.step:
-            with stepper.autocast, silent():
+            with stepper.autocast:
                 self._average_with_start()
 
     def _batches(self) -> Iterator[tuple[Batch, Tensor]]:
@@ -180,7 +180,8 @@ class Loop:
         progress.last_evaluation = 0
         if self.events is not None and found:
             self.events.write("evaluation", step=0, **found)
-            _logger.info("before training: %s (%s)", _described(found), self.start.about)
+            split = "validation" if settings.validation else "test"
+            _logger.info("before training: %s on the %s split (%s)", _described(found), split, self.start.about)
         if settings.keep_start or not settings.steps:
             progress.best_score, progress.best_step = found.get(settings.select_by, 0.0), 0
             if self.events is not None:
@@ -214,8 +215,10 @@ class Loop:
     def _average_with_start(self) -> None:
         """Measure averages of the start and the last weights; one of them becomes the best if none was better."""
         progress, best = self.state.progress, None
-        for share, mixed in averages(self.start.embedder, self.state.result):
-            found = self._measure(mixed)
+        mixtures = averages(self.start.embedder, self.state.result)
+        for share, mixed in track(mixtures, "averaging with the start", total=len(AVERAGES)):
+            with silent():
+                found = self._measure(mixed)
             if self.events is not None:
                 self.events.write("wise_ft", step=progress.step, share=share, **found)
             score = found.get(self.settings.select_by, 0.0)
@@ -224,8 +227,8 @@ class Loop:
                 progress.best_score, progress.best_step, progress.best_average = score, progress.step, share
         progress.averaged_step = progress.step
         if best is not None and self.events is not None:
-            of_start = 100 * (1 - (progress.best_average or 0))
-            _logger.info("best so far: an average with %.0f %% of the weights before training", of_start)
+            share = 100 * (progress.best_average or 0)
+            _logger.info("the best: an average of %.0f %% trained and %.0f %% initial weights", share, 100 - share)
         self._checkpoint(best)
 
     def _measure(self, embedder: Embedder) -> dict[str, float]:

@@ -24,8 +24,10 @@ def write_result(loop: Loop) -> None:
         return
     if loop.events is not None:
         # k-means with thousands of classes takes many minutes on a CPU, and there may be no terminal for a bar.
-        count = f"{len(test.store):,}"
-        _logger.info("testing the embedder of step %s on %s examples", f"{progress.best_step:,}", count)
+        count, step = f"{len(test.store):,}", progress.best_step
+        _logger.info(
+            "testing the %s on %s examples", f"embedder of step {step:,}" if step else "untrained model", count
+        )
     before = embed_part(loop.start.embedder, test, loop.world).float()
     best = loop.start.embedder if progress.best_step == 0 else loop.state.embedder
     loop.folder.load_embedder("best", best, loop.world)

@@ -16,7 +16,7 @@ import tuplet
 from tuplet import data as datasets
 from tuplet.data import Dataset
 from tuplet.embedding import embed_store
-from tuplet.errors import OptionTypeError, opt, warn
+from tuplet.errors import OptionTypeError, opt, spell, warn
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
@@ -158,7 +158,7 @@ def _run(
     check_same_processes(identity_of(settings, data, embedder), world)
     start = make_start(embedder, settings, data)
     if choices and world.is_main:
-        _logger.info(choices)
+        _logger.info(spell(choices), extra={"marked": choices})
     if split.validation_gallery is not None and settings.split == "classes" and world.is_main:
         classes, images = len(data.select(split.train).classes), len(split.validation)
         _logger.info(
