@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     output = succeeded(tuplet("train", "photos/", "--out", "run", *SMALL, cwd=folder))
     assert re.search(r"^Recall@1 +[\d.]+ %  \d+ of 24 queries", output, re.MULTILINE)
     assert "report: run/report.html" in output
+    assert "search: tuplet index run photos/ -o run.index" in output
     return folder
 
 

@@ -180,7 +180,7 @@ def test_a_report_survives_the_loss_of_its_images(tmp_path):
     first = reports.write(folder).read_text()
     (tmp_path / "photos").rename(tmp_path / "moved")
     with pytest.warns(
-        UserWarning, match=r"with the class names and thumbnails that the run has kept: .*photos does not"
+        UserWarning, match=r"the class names and thumbnails that the run has kept: .*photos does not exist; if the"
     ):
         kept = reports.write(folder).read_text()
     images = re.compile(r'data:image/webp[^"]*')

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,11 +77,17 @@ def _train(
     run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return
-    report = reports.write(run.folder, opened)
     print_metrics(run.metrics)
-    print(f"before training: {run.metrics['start']['model']}")
+    print(f"before training: {run.metrics['start']['model']}", flush=True)
+    report = reports.write(run.folder, opened)  # takes seconds: after the result
     final = run.folder / "final" / "best"
     print(f"report: {report}\nmodel:  {final if settings.get('final') else run.folder / 'best'}")
+    if opened.images is not None:
+        words = ["tuplet", "index", str(run.folder), data, "-o", f"{run.folder}.index"]
+        words += [
+            word for flag, text in (("--columns", columns), ("--pattern", pattern)) if text for word in (flag, text)
+        ]
+        print(f"search: {shlex.join(words)}")
 
 
 train = add_training_options(_train)

@@ -53,7 +53,7 @@ def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str]
         return write_page(path, run.source, unfinished_headline(run) + _learning(run) + _settings(run))
     if run.missing:
         shows = "without images" if run.kept is None else "with the class names and thumbnails that the run has kept"
-        warn(f"the report is written {shows}: {run.missing}; name the dataset's new place if it was moved")
+        warn(f"the report is written {shows}: {run.missing}; if the dataset was moved, name its new place")
     written = write_page(path, run.source, headline(run) + _sections(run))
     if run.data is not None:
         write_kept(run.folder, run.keep())
