@@ -99,11 +99,12 @@ def test_site_loads_nothing_from_elsewhere(site):
         assert not loaded, f"{page.name} loads {loaded}"
 
 
-def test_first_page_has_the_measured_numbers():
+@pytest.mark.parametrize(("page", "count"), [("docs/index.md", 5), ("README.md", 3)])
+def test_first_page_has_the_measured_numbers(page, count):
     """The rows beside pytorch-metric-learning are those of the performance page."""
     measured = {row[0]: row for row in table_rows(ROOT / "docs/performance.md", columns=8)}
-    rows = [row for row in table_rows(ROOT / "docs/index.md", columns=6) if row[0] in measured]
-    assert len(rows) == 5
+    rows = [row for row in table_rows(ROOT / page, columns=6) if row[0] in measured]
+    assert len(rows) == count
     for size, ours, theirs, faster, memory, their_memory in rows:
         plain = [cell.removesuffix(" ms").removesuffix(" MiB") for cell in (ours, theirs, faster, memory, their_memory)]
         n, ms, _, _, pml, ratio, mib, pml_mib = measured[size]

@@ -40,8 +40,17 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.1f}/s" if task.speed else "", style="progress.data.speed")
+            return Text(_rate(task.speed) if task.speed else "", style="progress.data.speed")
 
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.__stderr__), transient=True) as bar:
         yield from bar.track(items, description=what, total=total)
+
+
+def _rate(speed: float) -> str:
+    """Return a speed, or the time of one item if that is longer than a second.
+
+    >>> _rate(1234.5), _rate(0.08)
+    ('1,234.5/s', '12.5 s each')
+    """
+    return f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each"

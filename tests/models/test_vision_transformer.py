@@ -134,7 +134,7 @@ def test_parameter_counts_are_the_published_ones(name):
 
 
 def test_every_short_name_is_a_network():
-    assert set(ALIASES.values()) <= set(CONFIGS)
+    assert set(ALIASES.values()) <= set(ARCHITECTURES)
     assert models.create("vit_tiny", dim=4).config.architecture == "vit_tiny_patch16_224"
 
 

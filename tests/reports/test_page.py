@@ -124,6 +124,34 @@ def test_the_gain_over_the_start_is_shown(tmp_path):
     assert "Best at step 40: 60.0\xa0% on the test classes, before training 25.0\xa0%." in page
 
 
+def test_the_curve_shows_the_metric_that_selects(tmp_path):
+    """Recall@1 may fall while the checkpoints that MAP@R selects get better."""
+    folder = image_run(tmp_path)
+    about = json.loads((folder / "run.json").read_text())
+    about["settings"] |= {"select_by": "map_at_r", "validation": 0.2}
+    (folder / "run.json").write_text(json.dumps(about))
+    values = [(0, 0.9, 0.5), (50, 0.8, 0.6)]
+    found = [
+        {"event": "evaluation", "step": step, "recall_at_1": first, "map_at_r": second}
+        for step, first, second in values
+    ]
+    found.append({"event": "wise_ft", "step": 50, "share": 0.6, "recall_at_1": 0.85, "map_at_r": 0.62})
+    (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+    chart = reports.write(folder).read_text().split("MAP@R while learning</h3>")[1].split("</figure>")[0]
+    assert "Best at step 50: 60.0\xa0% on the " in chart
+    assert "before training 50.0\xa0%. An average with the weights before training reached 62.0\xa0%" in chart
+
+
+def test_a_report_without_training_says_so(tmp_path):
+    folder = image_run(tmp_path)
+    about = json.loads((folder / "run.json").read_text())
+    about["settings"]["steps"] = 0
+    (folder / "run.json").write_text(json.dumps(about))
+    page = reports.write(folder).read_text()
+    assert "without training, on " in page
+    assert "trained with" not in page
+
+
 def test_the_curve_is_scaled_to_its_values(tmp_path):
     folder = image_run(tmp_path)
     steps = [(0, 0.917), (50, 0.921), (100, 0.92)]
@@ -152,7 +180,7 @@ def test_a_report_survives_the_loss_of_its_images(tmp_path):
     first = reports.write(folder).read_text()
     (tmp_path / "photos").rename(tmp_path / "moved")
     with pytest.warns(
-        UserWarning, match=r"with the class names and thumbnails that the run has kept: .*photos does not"
+        UserWarning, match=r"the class names and thumbnails that the run has kept: .*photos does not exist; if the"
     ):
         kept = reports.write(folder).read_text()
     images = re.compile(r'data:image/webp[^"]*')

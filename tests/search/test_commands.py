@@ -235,7 +235,7 @@ def test_a_table_with_other_columns(place, monkeypatch):
     Path("list.csv").write_text("file,species\nphotos/red/0.png,fox\nphotos/green/1.png,frog\n")
     refused = typed("index", "model", "list.csv", "-o", "list.index")
     assert refused.exit_code == 1
-    assert "its columns are file, species: rename one, or give --columns path=file" in refused.output
+    assert "its columns are file, species: rename one, or give --columns path=file,label=species" in refused.output
     words = ("index", "model", "list.csv", "-o", "list.index", "--columns", "path=file,label=species")
     assert "2 images added" in typed(*words, "--device", "cpu").output
     assert search.open("list.index").counts() == {"fox": 1, "frog": 1}

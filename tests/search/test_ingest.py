@@ -203,7 +203,7 @@ def test_sync_follows_the_folder(tmp_path, folder, embedder):
     assert changes.deleted == ["bee/1.png"]
     report = add_images(index, list_images(folder), sync=True)
     assert (report.added, report.replaced, report.deleted, report.known) == (1, 1, 1, 3)
-    assert "1 images added" in str(report)
+    assert "1 image added" in str(report)
     assert "1 replaced, 1 deleted, 3 known already" in str(report)
     expected = embedder.embed([str(folder / "ant/1.png")])[0]
     assert np.allclose(index.vectors(["ant/1.png"])[0], expected, atol=1e-6)

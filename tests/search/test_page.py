@@ -98,6 +98,7 @@ def test_page_starts_with_one_of_each_class(page):
     assert len(first) == 24
     for place in range(0, 24, 3):
         assert set(first[place : place + 3]) == {"red", "green", "blue"}
+    assert page.is_hidden("#where"), "there are no metadata to filter by"
 
 
 def test_page_offers_classes_like_the_typed_one(page):

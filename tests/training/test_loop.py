@@ -82,7 +82,8 @@ def test_every_evaluation_is_logged(tmp_path, caplog):
     logged = {event["step"]: event["loss"] for event in events(tmp_path) if event["event"] == "train"}
     start, *found = [event for event in events(tmp_path) if event["event"] == "evaluation"]
     messages = [re.sub("after [0-9]+ s", "after … s", record.getMessage()) for record in caplog.records]
-    assert messages.pop(0) == f"before training: Recall@1 {100 * start['recall_at_1']:.2f} % (the feature vectors)"
+    before = f"before training: Recall@1 {100 * start['recall_at_1']:.2f} % on the test split"
+    assert messages.pop(0) == f"{before} (the feature vectors)"
     messages = [message for message in messages if "interval contains" not in message]
     best = [event["recall_at_1"] > max([0.0, *(e["recall_at_1"] for e in found[:i])]) for i, event in enumerate(found)]
     lines = [

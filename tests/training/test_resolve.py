@@ -5,6 +5,9 @@ import torch
 
 from training_tools import pictures, vectors
 from tuplet import data, losses, models, training
+from tuplet.cli.flags import flag_spelling
+from tuplet.cli.train import train
+from tuplet.errors import spell
 from tuplet.training.resolve import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
@@ -32,9 +35,14 @@ def test_few_images_change_pretrained_weights_only_a_little():
     assert small.wise_ft
     assert small.keep_start
     assert small.select_by == "map_at_r"
-    line = describe_choices({"device": "cuda"}, small, many(600))
-    assert line.startswith("chosen for about 240 training images on a GPU: augment={'area': (0.3, 1.0)}, model='effic")
-    assert ", dim=None, freeze_to='M', lr=0.0003, wise_ft=True, steps=60, " in line
+    marked = describe_choices({"device": "cuda"}, small, many(600))
+    line = spell(marked)
+    assert line.startswith(
+        "settings chosen for about 240 training images on a GPU: model='efficientnet_lite0' weights="
+    )
+    assert " augment={'area': (0.3, 1.0)} dim=None freeze_to='M' lr=0.0003 wise_ft=True steps=60 " in line
+    flags = spell(marked, flag_spelling(train))
+    assert " --augment 'area=[0.3,1.0]' --dim none --freeze-to M --lr 0.0003 --wise-ft true --steps 60 " in flags
     assert resolve_settings(None, {"device": "cuda"}, many(6000)) == training.Settings(device="cuda", **LITE)
     large = resolve_settings(None, {"device": "cpu"}, many(6000))
     assert (large.dim, large.freeze_to, large.steps, large.wise_ft) == (512, "M", 400, False)

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 import tuplet
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
 from tuplet import evaluation, models, training
+from tuplet.reports.metrics import describe_gain
 from tuplet.training.result import gain
 from tuplet.training.start import AVERAGES, averages, make_start
 
@@ -66,6 +67,7 @@ def test_steps_0_measure_the_start_and_write_a_complete_run(tmp_path):
     assert run.metrics["step"] == 0
     assert run.metrics["recall_at_1"] == run.metrics["start"]["recall_at_1"] == raw_recall(source)
     assert run.metrics["gain"]["interval"] == [0.0, 0.0]
+    assert describe_gain(run.metrics) == "Recall@1 75.0 % is that of the model before training"
     names = {path.name for path in tmp_path.glob("[a-z]*")} - {"tensorboard"}
     assert names == {
         *("best", "last", "checkpoint.pt", "evaluation.json", "events.jsonl"),

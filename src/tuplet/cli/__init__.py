@@ -7,6 +7,7 @@ imports the library inside its functions, so that help and tab completion do not
 import inspect
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -85,16 +86,45 @@ def make_app(called: str) -> typer.Typer:
 class _GroupedCommand(TyperCommand):
     """A command whose help lists options under the titles of their help panels, in plain text."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             title = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name.title()}s"
             if record := parameter.get_help_record(ctx):
-                sections.setdefault(title, []).append(record)
+                sections.setdefault(title, []).append(_plain(*record))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+#: The names of typer for the kinds of values, and ours.
+_KINDS = {"str": "TEXT", "list[str]": "TEXT", "path": "PATH", "int": "INT", "int range": "INT", "float": "NUMBER"}
+_KINDS["float range"] = "NUMBER"
+
+
+def _plain(term: str, text: str) -> tuple[str, str]:
+    """Return a line of the help with short placeholders; long lists of choices move into the text.
+
+    >>> _plain("--top <int range>", "The number of results.  [default: 10; x>=1]")
+    ('--top INT', 'The number of results. [10]')
+    >>> _plain("MODEL <path>", "A run.  [required]")
+    ('MODEL', 'A run. [required]')
+    >>> _plain("--metric <euclidean|cosine|dot>", "How to compare.  [default: dot]")
+    ('--metric NAME', 'How to compare (euclidean, cosine, dot). [dot]')
+    """
+    term = re.sub("<(.*)>", lambda found: _KINDS.get(found[1], found[1]), term)
+    if not term.startswith("-"):
+        term = term.partition(" ")[0]
+    text = re.sub(r"\s*\[default: ([^;\]]*)(;[^\]]*)?\]", r" [\1]", text).replace("  [", " [")
+    name, _, choices = term.partition(" ")
+    if len(term) > 26 and "|" in choices and choices != "true|false":
+        term, listed = f"{name} NAME", f" ({choices.replace('|', ', ')})."
+        text = re.sub(r"\.?( \[|$)", rf"{listed}\1", text, count=1)
+    return term, text
 
 
 def _keep_indented_lines(text: str) -> str:

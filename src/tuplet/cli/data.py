@@ -141,6 +141,7 @@ def _check_images(data: "Dataset") -> None:
         return
     print(f"{len(unreadable):,} of {len(data):,} images cannot be read:")
     print("\n".join(f"  {line}" for line in unreadable[:_NAMED]) + ("\n  …" if len(unreadable) > _NAMED else ""))
+    print("replace or delete them, or skip them: tuplet train --unreadable skip")
     raise typer.Exit(1)
 
 

@@ -14,7 +14,7 @@ import typer
 
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.terminal import visible
-from tuplet.errors import OptionError, OptionWarning, first_line
+from tuplet.errors import OptionError, OptionWarning, Spelling, first_line, spell
 
 INTERRUPTED, TERMINATED = 130, 143
 #: Where an interrupted command continues when it is called again.
@@ -35,7 +35,7 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> None:
         try:
-            with warnings.catch_warnings(), _log_to_stderr():
+            with warnings.catch_warnings(), _log_to_stderr(flag_spelling(command)):
                 # Pillow's warning; the error that follows it names the file.
                 warnings.filterwarnings("ignore", "Image size .* decompression bomb")
                 warnings.showwarning = lambda warning, *_: print_stderr(f"warning: {message(warning)}")
@@ -64,14 +64,21 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _StderrHandler(logging.Handler):
+    """Print messages; options that `record.marked` marks are shown as flags."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        super().__init__()
+        self.spelling = spelling
+
     def emit(self, record: logging.LogRecord) -> None:
-        print_stderr(record.getMessage())
+        marked = getattr(record, "marked", None)
+        print_stderr(record.getMessage() if marked is None else spell(marked, self.spelling))
 
 
 @contextmanager
-def _log_to_stderr() -> Iterator[None]:
+def _log_to_stderr(spelling: Spelling) -> Iterator[None]:
     """Print the log of the library on standard error."""
-    log, handler = logging.getLogger("tuplet"), _StderrHandler()
+    log, handler = logging.getLogger("tuplet"), _StderrHandler(spelling)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:

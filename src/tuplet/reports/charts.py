@@ -31,17 +31,24 @@ def loss_chart(run: RunLog) -> str:
     return chart("Loss", caption, area, marks, [("running mean", "positive"), ("as logged", "faint")], readout)
 
 
-def recall_chart(run: RunLog) -> str:
-    """Draw Recall@1 at each evaluation, over the range of its values; return "" without two evaluations."""
-    points = [(each["step"], each["recall_at_1"]) for each in run.of_kind("evaluation") if "recall_at_1" in each]
-    if len(points) < 2:
+def selection_chart(run: RunLog) -> str:
+    """Draw the metric that selects the best checkpoint at each evaluation; return "" without two evaluations.
+
+    The scale is that of the values: from 0 to 100 % a curve would look flat.
+    """
+    measured = [each for each in run.of_kind("evaluation") if "recall_at_1" in each]
+    if len(measured) < 2:
         return ""
+    selects = run.settings.get("select_by", "recall_at_1")
+    by = selects if all(selects in each for each in measured) else "recall_at_1"
+    title = {"map_at_r": "MAP@R"}.get(by, "Recall@1")
+    points = [(each["step"], each[by]) for each in measured]
     best = max(points, key=lambda point: point[1])
     lowest = min(y for _, y in points)
     margin = max(0.15 * (best[1] - lowest), 0.01)  # so that noise does not look like a change
     area = Area(
         scale("step", 0, points[-1][0]),
-        scale("Recall@1", max(0, lowest - margin), best[1] + 1.5 * margin, round_percent),
+        scale(title, max(0, lowest - margin), best[1] + 1.5 * margin, round_percent),
     )
     marks, start = "", points[0] if points[0][0] == 0 else None
     if start is not None:
@@ -52,9 +59,12 @@ def recall_chart(run: RunLog) -> str:
     split = run.metrics.get("chosen_on", chosen_on) if isinstance(run, FinishedRun) else chosen_on
     before = f", before training {percent(start[1])}" if start is not None else ""
     caption = f"Best at step {best[0]:,}: {percent(best[1])} on the {split} classes{before}."
+    averaged = max((each[by] for each in run.of_kind("wise_ft") if by in each), default=0.0)
+    if averaged > best[1]:
+        caption += f" An average with the weights before training reached {percent(averaged)} and was taken."
     keys = [("this run", "positive"), ("before training", "other")] if start is not None else []
     return chart(
-        "Recall@1 while learning", caption, area, marks, keys, [(x, f"step {x:,}: {percent(y)}") for x, y in points]
+        f"{title} while learning", caption, area, marks, keys, [(x, f"step {x:,}: {percent(y)}") for x, y in points]
     )
 
 

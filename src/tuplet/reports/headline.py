@@ -44,7 +44,8 @@ def unit(run: FinishedRun) -> str:
 
 def _made(run: RunLog) -> str:
     recipe = f" · recipe {run.about['recipe']}" if run.about.get("recipe") else ""
-    return f"{run.settings['model']} trained with {run.settings['loss']} on {run.source}{recipe}"
+    how = f"trained with {run.settings['loss']}" if run.settings.get("steps") else "without training,"
+    return f"{run.settings['model']} {how} on {run.source}{recipe}"
 
 
 def _summary(run: FinishedRun) -> str:

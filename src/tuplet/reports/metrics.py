@@ -73,6 +73,8 @@ def _recall(k: int, value: float, queries: int, what: str = "class") -> tuple[st
 def describe_gain(metrics: Mapping[str, Any]) -> str | None:
     """Return what training gained in Recall@1, with its interval; None if the start was not measured.
 
+    A run of no steps, and one that kept its start, gained nothing.
+
     >>> gain = {"recall_at_1": 0.0125, "interval": [-0.004, 0.03], "confidence": 0.95}
     >>> print(describe_gain({"recall_at_1": 0.75, "start": {"recall_at_1": 0.7375}, "gain": gain}))
     Recall@1 before training 73.8 % → after 75.0 %: +1.2 points (95 % interval: -0.4 to +3.0, so it may be chance)
@@ -80,6 +82,8 @@ def describe_gain(metrics: Mapping[str, Any]) -> str | None:
     start, gain = metrics.get("start"), metrics.get("gain")
     if not start or not gain:
         return None
+    if metrics.get("step") == 0:
+        return f"Recall@1 {100 * start['recall_at_1']:.1f} % is that of the model before training"
     low, high = (100 * value for value in gain["interval"])
     chance = ", so it may be chance" if low <= 0 <= high else ""
     interval = f"{100 * gain['confidence']:g} % interval: {low:+.1f} to {high:+.1f}{chance}"

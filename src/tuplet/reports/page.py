@@ -53,7 +53,7 @@ def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str]
         return write_page(path, run.source, unfinished_headline(run) + _learning(run) + _settings(run))
     if run.missing:
         shows = "without images" if run.kept is None else "with the class names and thumbnails that the run has kept"
-        warn(f"the report is written {shows}: {run.missing}; name the dataset's new place if it was moved")
+        warn(f"the report is written {shows}: {run.missing}; if the dataset was moved, name its new place")
     written = write_page(path, run.source, headline(run) + _sections(run))
     if run.data is not None:
         write_kept(run.folder, run.keep())
@@ -87,7 +87,7 @@ def _sections(run: FinishedRun) -> str:
 
 
 def _learning(run: RunLog) -> str:
-    curves = [charts.loss_chart(run), charts.recall_chart(run)]
+    curves = [charts.loss_chart(run), charts.selection_chart(run)]
     return section("learning", "How it learned", "" if any(curves) else _NO_CURVE, grid("charts", curves))
 
 
@@ -115,10 +115,7 @@ def _map(svg: str) -> str:
 def _settings(run: RunLog) -> str:
     """Return collapsible tables of all metrics, settings and versions, and the run as JSON."""
     metrics = run.metrics if isinstance(run, FinishedRun) else {}
-    described = {
-        title: f"{percent(value)}: {meaning[0].lower()}{meaning[1:]}"
-        for title, value, meaning in describe_metrics(metrics).values()
-    }
+    described = {title: f"{percent(value)}: {meaning}" for title, value, meaning in describe_metrics(metrics).values()}
     versions = {"tuplet": run.about["tuplet"], **run.about.get("versions", {})}
     everything = escape(json.dumps({**run.about, "evaluation": metrics}, indent=2))
     tables = (

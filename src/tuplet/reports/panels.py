@@ -42,9 +42,10 @@ def _figure(kind: str, cells: str, caption: str) -> str:
 def _cell(run: FinishedRun, row: int, kind: str, image: bytes) -> str:
     name, example = escape(run.class_name(row)), escape(run.example(row))
     shown = (
-        f'<img src="{as_uri(image)}" alt="" width="{SIZE}" height="{SIZE}" loading="lazy">'
+        f'<img src="{as_uri(image)}" alt="" width="{SIZE}" height="{SIZE}">'
         if image
         else f'<div class="blank">{int(run.indices[row])}</div>'
     )
     mark = f'<span class="mark">{kind}</span>'
-    return f'<div class="cell {kind}" title="{name} · {example}">{shown}{mark}<span class="name">{name}</span></div>'
+    caption = name.replace("_", "_<wbr>")  # long names break between their words
+    return f'<div class="cell {kind}" title="{name} · {example}">{shown}{mark}<span class="name">{caption}</span></div>'

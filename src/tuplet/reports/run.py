@@ -209,6 +209,8 @@ def _reopen(about: Mapping[str, Any], labels: Tensor, indices: Tensor) -> tuple[
     source = str(about["data"])
     if source.startswith("Dataset("):
         return None, "the dataset was in memory; give it to tuplet.reports.write as data="
+    if source != "glyphs" and not Path(source).exists():
+        return None, f"{source} does not exist"
     try:
         data = datasets.open(source, complete=False, **about.get("opened_with", {}))
     except (OSError, ValueError, ImportError) as error:

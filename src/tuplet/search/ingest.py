@@ -42,7 +42,8 @@ class IngestReport:
         rate = f", {self.added / self.seconds:,.0f} a second" if self.seconds and self.added else ""
         counts = {"replaced": self.replaced, "deleted": self.deleted, "known already": self.known}
         others = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-        return f"{self.added:,} images added{rate}{others}, {len(self.unreadable):,} unreadable"
+        images = "image" if self.added == 1 else "images"
+        return f"{self.added:,} {images} added{rate}{others}, {len(self.unreadable):,} unreadable"
 
 
 def find_changes(index: Searchable | None, images: Sequence[ListedImage], sync: bool = False) -> Changes:

@@ -68,8 +68,7 @@ class Loop:
         stream, next_batch = self._batches(), None
         # The next batch is prepared while the device works on this one, unless it depends on the weights.
         prefetch = not self.state.sampler.needs_embeddings
-        with silent():
-            self._evaluate_start()
+        self._evaluate_start()
         started, first = time.perf_counter() - progress.seconds, progress.step
         if first:
             _logger.info("resuming from step %s of %s", f"{first:,}", f"{settings.steps:,}")
@@ -107,8 +106,7 @@ class Loop:
         if progress.last_evaluation < progress.step:
             self._checkpoint(self._evaluate())
         if settings.wise_ft and progress.averaged_step < progress.step:
-            with silent():
-                self._average_with_start()
+            self._average_with_start()
 
     def _due(self) -> tuple[bool, bool, bool]:
         """Return whether to log, to evaluate and to checkpoint after this step; the last is logged and evaluated."""
@@ -174,7 +172,8 @@ class Loop:
         progress.last_evaluation = 0
         if found:
             self.events.write("evaluation", step=0, **found)
-            _logger.info("before training: %s (%s)", _described(found), start.about)
+            split = "validation" if settings.validation else "test"
+            _logger.info("before training: %s on the %s split (%s)", _described(found), split, start.about)
         if settings.keep_start or not settings.steps:
             progress.best_score, progress.best_step = found.get(settings.select_by, 0.0), 0
             if self.world.is_main:
@@ -208,8 +207,10 @@ class Loop:
     def _average_with_start(self) -> None:
         """Measure averages of the start and the last weights; one of them becomes the best if none was better."""
         progress, best = self.state.progress, None
-        for share, mixed in averages(self.plan.start.embedder, self.state.result):
-            found = self._measure(mixed)
+        mixtures = averages(self.plan.start.embedder, self.state.result)
+        for share, mixed in track(mixtures, "averaging with the start", total=len(AVERAGES)):
+            with silent():
+                found = self._measure(mixed)
             self.events.write("wise_ft", step=progress.step, share=share, **found)
             score = found.get(self.settings.select_by, 0.0)
             if score > progress.best_score if found else share == self.plan.average:
@@ -217,8 +218,8 @@ class Loop:
                 progress.best_score, progress.best_step, progress.best_average = score, progress.step, share
         progress.averaged_step = progress.step
         if best is not None:
-            of_start = 100 * (1 - (progress.best_average or 0))
-            _logger.info("best so far: an average with %.0f %% of the weights before training", of_start)
+            share = 100 * (progress.best_average or 0)
+            _logger.info("the best: an average of %.0f %% trained and %.0f %% initial weights", share, 100 - share)
         self._checkpoint(best)
 
     def _measure(self, embedder: Embedder) -> dict[str, float]:

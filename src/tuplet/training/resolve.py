@@ -171,6 +171,8 @@ def _suit(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
 def describe_choices(given: Mapping[str, Any], settings: Settings, data: Dataset) -> str:
     """Return a line that names the options which were chosen, since they were not given; "" if none was.
 
+    The options are marked by `tuplet.errors.opt`.
+
     >>> from tuplet.data import from_features
     >>> describe_choices({"dim": 2}, Settings(model="mlp", weights=None, dim=2), from_features(torch.eye(2), [0, 1]))
     ''
@@ -184,8 +186,13 @@ def describe_choices(given: Mapping[str, Any], settings: Settings, data: Dataset
         where = "a GPU" if _has_gpu({"device": settings.device}) else "a CPU"
         shares = {"test_share": settings.test_share, "validation": settings.validation}
         reason = f"about {_training_images(shares, data):,} training images on {where}"
-    listed = ", ".join(f"{name}={value!r}" for name, value in chosen.items() if value is not None or name == "dim")
-    return f"chosen for {reason}: {listed}; what you give takes precedence" if listed else ""
+        # First, and also where they are the usual ones: nothing matters more.
+        start = {
+            n: getattr(settings, n) for n in ("model", "weights") if n not in given and settings.weights is not None
+        }
+        chosen = start | chosen
+    listed = " ".join(opt(name, value) for name, value in chosen.items() if value is not None or name == "dim")
+    return f"settings chosen for {reason}: {listed}; options that you give take precedence" if listed else ""
 
 
 def _for_vectors(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:

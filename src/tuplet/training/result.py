@@ -35,8 +35,8 @@ def write_result(loop: Loop) -> None:
     if test is None:
         return
     # k-means with thousands of classes takes many minutes on a CPU, and there may be no terminal for a bar.
-    count = f"{len(test.store):,}"
-    _logger.info("testing the embedder of step %s on %s examples", f"{progress.best_step:,}", count)
+    tested = f"embedder of step {progress.best_step:,}" if progress.best_step else "untrained model"
+    _logger.info("testing the %s on %s examples", tested, f"{len(test.store):,}")
     accuracy = _classifier_accuracy(loop, test)
     before = embed_part(loop.plan.start.embedder, test, loop.world).float()
     best = load_best(loop.plan, progress, loop.folder)

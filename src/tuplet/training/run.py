@@ -16,7 +16,7 @@ import tuplet
 from tuplet import data as datasets
 from tuplet.data import Dataset
 from tuplet.embedding import embed_store
-from tuplet.errors import OptionTypeError, opt
+from tuplet.errors import OptionTypeError, opt, spell
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
@@ -127,7 +127,7 @@ def train(
             plan = make_plan(dataset, settings, world)
             check_same_processes(plan.identity, world)
             if recipe is None and (choices := describe_choices(given_options(given), settings, dataset)):
-                _logger.info(choices)
+                _logger.info(spell(choices), extra={"marked": choices})
             run = _run(plan, path, about, resume, watching)
         # If a process ended now, others that still communicate with it would wait forever.
         world.barrier()

@@ -42,7 +42,8 @@ def make_start(embedder: Embedder, settings: Settings, data: Dataset) -> Start:
     if settings.weights is None:
         return Start(copy.deepcopy(embedder).eval(), f"{config.architecture} with random weights")
     pooled = Embedder(replace(config, dim=None), copy.deepcopy(embedder.backbone)).to(embedder.device)
-    return Start(pooled.eval(), f"{config.architecture} with the weights {settings.weights}, without a new layer")
+    layer = "" if config.dim is None else ", without a new layer"
+    return Start(pooled.eval(), f"{config.architecture} with the weights {settings.weights}{layer}")
 
 
 def averages(start: Embedder, result: Embedder) -> Iterator[tuple[float, Embedder]]:

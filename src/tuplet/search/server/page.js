@@ -90,6 +90,7 @@ function remember() {
 function recall() {
   const parts = new URLSearchParams(location.search);
   for (const id of ["label", "where"]) $(id).value = parts.get(id) || "";
+  if ($("where").value) $("filter").hidden = false;
   $("count").value = [...$("count").options].some(option => option.value === parts.get("results")) ? parts.get("results") : "24";
   $("distinct").checked = parts.get("distinct") === "1";
 }
@@ -141,6 +142,7 @@ function card(hit, place) {
   image.addEventListener("error", () => shot.replaceChildren(make("span", {className: "none", textContent: hit.id})));
   const text = make("span", {className: "text"}, make("span", {className: "label", textContent: pretty(name(hit))}));
   const rest = Object.entries(hit.metadata).filter(([key]) => key !== "label" && key !== "file").map(([key, value]) => `${key} ${plain(value)}`);
+  if (rest.length) $("filter").hidden = false;  // there is something to filter by
   if (rest.length) text.append(make("span", {className: "rest", textContent: rest.join(" · "), title: rest.join("\n")}));
   if (query.kind !== "start") {
     const score = make("span", {className: "score"}, hit.score.toFixed(3));
