@@ -23,6 +23,28 @@ def jpeg_of_scans(scans, side=7000, hidden=False):
     return content[:end] + (b"\xff\x02\xff\xff" if hidden else b"") + scan * scans + content[end:]
 
 
+def jpeg_of_two_readings(scans, side=2000):
+    """Return a JPEG of many scans that has one to a reader who takes the byte FF before its frame for a segment."""
+    content = jpeg_of_scans(scans, side)
+    frame = content.index(b"\xff\xc2")
+    one_scan = b"\xff\xc0\0\x0b\x08\0\x08\0\x08\x01\x01\x11\0\xff\xda\0\x08\x01\x01\0\0?\0"
+    end = frame + 1 + 2 + int.from_bytes(content[frame + 2 : frame + 4])
+    gap = frame + 2 + 0xC200 - end - 4
+    comment = b"\xff\xfe" + (2 + gap + len(one_scan)).to_bytes(2) + bytes(gap) + one_scan
+    return content[:frame] + b"\xff" + content[frame : end - 1] + comment + content[end - 1 :]
+
+
+def jpeg_after(start):
+    """Return a JPEG with these bytes before its first segment."""
+    content = saved(Image.new("L", (8, 8)), "JPEG")
+    return content[:2] + start + content[2:]
+
+
+def gif_of_comments(count):
+    content = saved(Image.new("L", (8, 8)), "GIF")
+    return content[:-1].replace(b",", b"!\xfe\x01x\0" * count + b",", 1) + content[-1:]
+
+
 def png_chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -89,6 +111,11 @@ def images():
     return {
         "JPEG of a million scans": jpeg_of_scans(1_000_000),
         "JPEG of hidden scans": jpeg_of_scans(6000, side=2000, hidden=True),
+        "JPEG of two readings": jpeg_of_two_readings(6000),
+        "JPEG of a million Exif segments": jpeg_after(b"\xff\xe1\0\x09Exif\0\0x" * 1_000_000),
+        "JPEG of ten million fill bytes": jpeg_after(b"\xff" * 10_000_000),
+        "GIF of a million comments": gif_of_comments(1_000_000),
+        "PNG of a million chunks": png(1, 1, 8, 0, bytes(2), before=png_chunk(b"abCd", b"") * 1_000_000),
         "PNG of one column": tall_png(),
         "TIFF of a million strips": tiff_of_strips(1_000_000),
         "PPM of comments": ppm_of_comments(1_000_000),

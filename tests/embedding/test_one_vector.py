@@ -112,8 +112,8 @@ def of_compare(run):
 
 def of_command(run):
     succeeded_in(run.place, "embed", "run", "set/test/c", "--out", "vectors.npz", "--device", "cpu")
-    saved = np.load(run.place / "vectors.npz")
-    return by_name(run, saved["embeddings"], saved["paths"])
+    with np.load(run.place / "vectors.npz") as saved:
+        return by_name(run, saved["embeddings"], saved["paths"])
 
 
 def of_index(run):

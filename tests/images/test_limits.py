@@ -18,6 +18,11 @@ from tuplet.images.decode import UnreadableImageError, read_image
 REASONS = {
     "JPEG of a million scans": r"it has over 100 scans \(tuplet\.images\.limits\.MAX_SCANS\)",
     "JPEG of hidden scans": "it has over 100 scans",
+    "JPEG of two readings": "it has over 100 scans",
+    "JPEG of a million Exif segments": r"it has over 1,000 segments .* \(tuplet\.images\.limits\.MAX_SEGMENTS\)",
+    "JPEG of ten million fill bytes": "it has over 1,000 segments before its first scan",
+    "GIF of a million comments": "it has over 100,000 blocks before its first frame",
+    "PNG of a million chunks": r"it has over 100,000 chunks \(tuplet\.images\.limits\.MAX_PARTS\)",
     "PNG of one column": "it has 1×50000000 pixels, over 65,535 on a side",
     "TIFF of a million strips": "it has over 100,000 tiles or strips",
     "PPM of comments": "it is not JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF or HEIC",
@@ -64,14 +69,20 @@ def test_separate_scans_of_components_are_counted():
         read_image(content)
 
 
+def test_bytes_between_segments_are_skipped():
+    content = saved(Image.new("RGB", (64, 48), (200, 100, 50)), "JPEG", comment=b"x")
+    padded = content.replace(b"\xff\xfe", b"\xff\xff\xff\xfe", 1)
+    assert read_image(padded).tobytes() == read_image(content).tobytes()
+
+
 def test_tiles_are_counted_in_every_kind_of_tiff(monkeypatch):
     image = Image.new("L", (64, 64))
-    monkeypatch.setattr(limits, "MAX_TILES", 63)
+    monkeypatch.setattr(limits, "MAX_PARTS", 63)
     for big in (False, True):
         content = saved(image, "TIFF", big_tiff=big, tiffinfo={278: 1})
         with pytest.raises(UnreadableImageError, match="over 63 tiles or strips"):
             read_image(content)
-    monkeypatch.setattr(limits, "MAX_TILES", 64)
+    monkeypatch.setattr(limits, "MAX_PARTS", 64)
     assert read_image(content).size == (64, 64)
 
 

@@ -1,6 +1,7 @@
 """Images of strangers are decoded in processes, which end at a deadline, in bounded memory and with their parent."""
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -104,6 +105,16 @@ def test_a_process_that_crashed_is_started_again(pool):
     with pytest.raises(RefusedImageError, match="the decoder failed"):
         pool.decode(slow, CROP)
     pool.decode(good, CROP)
+
+
+def test_a_pool_that_nobody_closes_leaves_nothing_behind():
+    pool = DecodingPool(2, pixels=10**6, seconds=5, memory=2**30)
+    pool.start()
+    processes = [each._process for each in pool._processes]
+    del pool
+    gc.collect()
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+    assert all(process.stdin.closed and process.stdout.closed for process in processes)
 
 
 def test_large_images_are_decoded_alone():

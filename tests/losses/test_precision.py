@@ -49,6 +49,16 @@ class TestEuclidean:
         torch.testing.assert_close(table[0, 2].item(), (0.4**2 + 0.8**2) ** 0.5, rtol=1e-15, atol=0)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 4.0])
+def test_steep_slopes_of_nra_that_cancel_leave_no_rounding_errors(alpha):
+    """The slope of a logarithm is 1/ε = 10,000 at an end of a row, and the rank of an end does not change at all."""
+    x = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(12) % 4
+    loss = losses.NRALoss(alpha=alpha)
+    (_, narrow), (_, exact) = value_and_gradient(loss, x, labels), value_and_gradient(loss, x.double(), labels)
+    assert (narrow - exact).abs().max() < 2e-6 * exact.abs().max()
+
+
 @pytest.fixture
 def matrix_units(monkeypatch):
     """Imitate a GPU's bf16 products on a CPU: they are exact, and summed in float32."""

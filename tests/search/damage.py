@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tuplet import models
-from tuplet.search import Index, files
+from tuplet.search import Index, files, mapped
 
 ROWS, DIM = 600, 16
 
@@ -135,29 +135,35 @@ def mutate_approximate(folder, count):
     print(f"{refused} of {count} refused")
 
 
-def shorten_under_reader(folder):
-    """Cut each file of an index while it is open; what needs the file is refused, in a sentence."""
+def shorten_under_reader(folder, is_mapped):
+    """Cut each file of an index while it is open.
+
+    One in memory is not needed any more. What needs a mapped one is refused, in a sentence.
+    """
+    mapped.IN_MEMORY = 0 if is_mapped else 1 << 26
     manifest = files.read_manifest(Path(folder))
     for name in (files.VECTORS, files.ITEMS, files.ROWS, files.THUMBNAILS, manifest.approximate.file):
         index, path = Index.open(folder), Path(folder, name)
         good = path.read_bytes()
         questions = [
-            lambda index=index: index.search(vectors(1)[:5]),
-            lambda index=index: index.search(vectors(1)[:5], exact=True),
             lambda index=index: list(index.search(vectors(1)[:5])),
-            lambda index=index: index.vectors(["501"]),
+            lambda index=index: list(index.search(vectors(1)[:5], exact=True)),
+            lambda index=index: index.vectors(["501"]).tolist(),
             lambda index=index: index.thumbnail("501"),
-            lambda index=index: list(index.batches()),
+            lambda index=index: [items.ids for items in index.batches()],
         ]
-        for ask in questions:
-            ask()
+        truth = [ask() for ask in questions]
+        searched = index.snapshot.vectors  # as a search that has begun
         os.truncate(path, 100)
-        why = [each for each in map(sentence, questions) if each]
-        assert why, name
-        assert all(f"{name} has 100 bytes of" in each for each in why), why
+        if is_mapped:
+            why = [each for each in map(sentence, questions) if each]
+            assert why, name
+            assert all(f"{name} has 100 bytes of" in each for each in why), why
+        else:
+            assert np.isfinite(searched).all()
+            assert [ask() for ask in questions] == truth
         path.write_bytes(good)
-        for ask in questions:
-            ask()
+        assert [ask() for ask in questions] == truth
         print(name)
 
 
@@ -165,4 +171,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "mutate":
         mutate_approximate(sys.argv[2], int(sys.argv[3]))
     else:
-        shorten_under_reader(sys.argv[2])
+        shorten_under_reader(sys.argv[2], sys.argv[1] == "shorten_mapped")

@@ -60,8 +60,9 @@ def test_a_damaged_approximate_index_never_crashes(folder):
     assert int(done.stdout.split()[0]) > 190
 
 
-def test_a_file_that_is_cut_under_a_reader_is_a_sentence(folder):
-    done = subprocess.run([sys.executable, PROGRAM, "shorten", folder], capture_output=True, text=True)
+@pytest.mark.parametrize("how", ["shorten", "shorten_mapped"])
+def test_a_file_that_is_cut_under_a_reader_is_in_memory_or_a_sentence(folder, how):
+    done = subprocess.run([sys.executable, PROGRAM, how, folder], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     assert len(done.stdout.split()) == 5
 

@@ -103,6 +103,25 @@ def test_the_start_shows_one_item_of_each_class(app):
     assert set(labels[:3]) == set(labels[3:6]) == {"ant", "bee", "großer Käfer"}
 
 
+def test_the_start_is_drawn_once_however_many_ask(index, monkeypatch):
+    searched, search_index = [], type(index).search
+
+    def count(self, queries, *rest, **options):
+        searched.append(len(queries))
+        return search_index(self, queries, *rest, **options)
+
+    monkeypatch.setattr(type(index), "search", count)
+    app = create_app(index)
+
+    async def ask():
+        async with client(app) as connection:
+            return await asyncio.gather(*(connection.get("/api/start?k=7") for _ in range(20)))
+
+    answers = asyncio.run(ask())
+    assert {answer.content for answer in answers} == {answers[0].content}
+    assert searched == [1, 1, 1, 1]  # a search for each of three classes, and one for any item
+
+
 def test_previews_show_what_a_search_would_read(app):
     picture = Image.new("I;16", (300, 150), 40_000)
     answer = fetch(app, "POST", "/api/preview", content=saved(picture, "TIFF"))

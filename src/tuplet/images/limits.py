@@ -24,8 +24,10 @@ MAX_MEMORY = 2 * 2**30
 MAX_FILE = 2**30
 #: The most scans of a JPEG. Progressive files have about ten; each is a pass over all pixels.
 MAX_SCANS = 100
-#: The most tiles or strips of a TIFF.
-MAX_TILES = 100_000
+#: The most segments of a JPEG before its first scan. Photographs have up to 300.
+MAX_SEGMENTS = 1000
+#: The most tiles or strips of a TIFF, chunks of a PNG, or blocks of a GIF before its first frame.
+MAX_PARTS = 100_000
 
 # The bytes of memory for a pixel, as measured: of the decoder beside the image, and of the copies that make it RGB.
 _DECODER_BYTES = {"WEBP": 14, "AVIF": 8, "HEIF": 4}
@@ -33,6 +35,7 @@ _COPY_BYTES = {"RGB": 4, "P": 16, "PA": 16, "LA": 16, "RGBA": 16, "I": 12, "I;16
 # Marks in JPEG data: neither a stuffed FF nor a restart. Those below C0 are invalid and have no length.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _SCAN, _END, _SEQUENTIAL, _OTHER_FRAMES = 0xDA, 0xD9, (0xC0, 0xC1), (0xC2, 0xC5, 0xC6, 0xC9, 0xCA, 0xCD, 0xCE)
+_WITHOUT_LENGTH = (0x01, *range(0xD0, 0xD9))
 _STRIP_OFFSETS, _TILE_OFFSETS = 273, 324
 
 
@@ -74,8 +77,14 @@ def check_file(file: BinaryIO) -> int:
     head = file.read(30)
     if head[:2] == b"\xff\xd8" and not _has_one_scan(file) and _count_scans(file) > MAX_SCANS:
         raise LimitError(f"it has over {MAX_SCANS:,} scans", "MAX_SCANS")
-    if head[:2] in (b"II", b"MM") and _count_tiles(file, head) > MAX_TILES:
-        raise LimitError(f"it has over {MAX_TILES:,} tiles or strips", "MAX_TILES")
+    for start, count, parts in (
+        (b"II", _count_tiles, "tiles or strips"),
+        (b"MM", _count_tiles, "tiles or strips"),
+        (b"\x89PNG", _count_chunks, "chunks"),
+        (b"GIF", _count_blocks, "blocks before its first frame"),
+    ):
+        if head.startswith(start) and count(file, head) > MAX_PARTS:
+            raise LimitError(f"it has over {MAX_PARTS:,} {parts}", "MAX_PARTS")
     file.seek(0)
     if head[:4] != b"RIFF" or len(head) < 30:
         return 0
@@ -135,19 +144,28 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def _has_one_scan(file: BinaryIO) -> bool:
-    """Return True for a JPEG whose first scan holds all components and is not progressive: libjpeg reads no other."""
-    components = 0
+    """Return True for a JPEG whose first scan holds all components and is not progressive: libjpeg reads no other.
+
+    Raises LimitError if too much comes before. Pillow reads that in Python, and joins segments of the same kind.
+    """
+    components, is_sequential = 0, True
     file.seek(2)
-    while len(head := file.read(4)) == 4 and head[0] == 0xFF:
-        code, size = head[1], int.from_bytes(head[2:])
-        if code == _SCAN:
-            return file.read(1) == bytes([components])
-        if code in _OTHER_FRAMES:
+    for _ in range(MAX_SEGMENTS):
+        if len(mark := file.read(2)) < 2:
             return False
-        content = file.read(size - 2) if code in _SEQUENTIAL else b""
-        components = content[5] if len(content) > 5 else components
-        file.seek(max(0, size - 2 - len(content)), os.SEEK_CUR)
-    return False
+        code = mark[1]
+        if mark[0] != 0xFF or code in (0x00, 0xFF):  # a byte between segments, which libjpeg and Pillow skip
+            file.seek(-1, os.SEEK_CUR)
+            continue
+        if code in _WITHOUT_LENGTH:
+            continue
+        content = file.read(size - 2) if (size := int.from_bytes(file.read(2))) > 2 else b""
+        if code == _SCAN:
+            return is_sequential and content[:1] == bytes([components])
+        if code in _SEQUENTIAL and len(content) > 5:
+            components = content[5]
+        is_sequential &= code not in _OTHER_FRAMES
+    raise LimitError(f"it has over {MAX_SEGMENTS:,} segments before its first scan", "MAX_SEGMENTS")
 
 
 def _count_scans(file: BinaryIO) -> int:
@@ -178,6 +196,30 @@ def _count_tiles(file: BinaryIO, head: bytes) -> int:
         return max((count for tag, _, count in tags if tag in (_STRIP_OFFSETS, _TILE_OFFSETS)), default=0)
     except (struct.error, OSError, OverflowError, ValueError):  # Pillow says what is wrong
         return 0
+
+
+def _count_chunks(file: BinaryIO, head: bytes) -> int:
+    """Count the chunks of a PNG, each of which Pillow reads in Python; counting stops above `MAX_PARTS`."""
+    file.seek(8)
+    chunks = 0
+    while chunks <= MAX_PARTS and len(start := file.read(8)) == 8:
+        chunks += 1
+        file.seek(int.from_bytes(start[:4]) + 4, os.SEEK_CUR)
+    return chunks
+
+
+def _count_blocks(file: BinaryIO, head: bytes) -> int:
+    """Count the blocks before the first frame of a GIF, which Pillow joins; counting stops above `MAX_PARTS`."""
+    file.seek(13 + (3 << (head[10] & 7) + 1 if len(head) > 10 and head[10] & 0x80 else 0))
+    blocks = 0
+    while blocks <= MAX_PARTS and (kind := file.read(1)) not in (b"", b",", b";"):
+        blocks += 1
+        if kind == b"!":
+            file.seek(1, os.SEEK_CUR)
+            while blocks <= MAX_PARTS and (size := file.read(1)) > b"\0":
+                blocks += 1
+                file.seek(size[0], os.SEEK_CUR)
+    return blocks
 
 
 def _webp_header(head: bytes) -> tuple[int, int, str]:

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import IO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -119,6 +121,7 @@ class DecodingPool:
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()  # the last one used has its code in the cache
         for process in self._processes:
             self._idle.put(process)
+        self._close = weakref.finalize(self, _close, self._processes, self._lock)  # if nobody calls `close`
 
     def start(self) -> None:
         """Start the processes, so that the first image need not wait for them."""
@@ -147,9 +150,13 @@ class DecodingPool:
 
     def close(self) -> None:
         """End the processes at once; images that are being decoded are refused."""
-        for process in self._processes:
-            process.close()
-        self._lock.close()
+        self._close()
+
+
+def _close(processes: "list[_Process]", lock: IO[bytes]) -> None:
+    for process in processes:
+        process.close()
+    lock.close()
 
 
 class _Process:
@@ -163,6 +170,8 @@ class _Process:
         """Start the process unless it is running."""
         with self._changing:
             if not self._is_closed and (self._process is None or self._process.poll() is not None):
+                if self._process is not None:
+                    self._end(self._process)
                 self._process = subprocess.Popen(
                     [
                         sys.executable,
@@ -206,18 +215,23 @@ class _Process:
         with self._changing:
             self._is_closed = True
             if self._process is not None:
-                self._process.kill()
-                self._process.wait()
+                self._end(self._process)
 
     def _failure(self) -> RefusedImageError:
         """Start the process again; return why the image was not decoded."""
         assert self._process is not None
-        self._process.kill()  # it may have answered nonsense
-        status = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # half of a request may be left
-                pipe and pipe.close()
+        status = self._end(self._process)  # it may have answered nonsense
         self.start()
         if status == -signal.SIGALRM:
             return RefusedImageError("slow", f"it takes over {self._rules.seconds:g} s to decode")
         return RefusedImageError("broken", "the decoder failed")
+
+    @staticmethod
+    def _end(process: "subprocess.Popen[bytes]") -> int:
+        """End a process, close its pipes and return its exit status."""
+        process.kill()
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # half of a request may be left
+                pipe and pipe.close()
+        return status

@@ -43,12 +43,17 @@ class NRALoss(RowLoss):
         lowest, near = (torch.where(mask, constant, torch.inf).argmin(1) for mask in (pairs, negative))
         highest, far = (torch.where(mask, constant, -torch.inf).argmax(1) for mask in (pairs, positive))
         ends = d.gather(1, torch.stack([lowest, highest, far, near], 1))
-        low, high, pair = ends.split([1, 1, 2], 1)
+        low, high, positive_end, negative_end = ends.unbind(1)
         spread = high - low
-        defined = positive.any(1) & negative.any(1) & (spread[:, 0] != 0)
-        rank = torch.where(defined[:, None], (pair - low) / spread.clamp_min(torch.finfo(d.dtype).tiny), 0)
-        far_rank, near_rank = self.transfer(rank).unbind(1)
-        return -((1 - far_rank + self.eps).log() + (near_rank + self.eps).log()), defined
+        defined = positive.any(1) & negative.any(1) & (spread != 0)
+        # 1 − w(r) is w(1 − r), and loses no digits this way.
+        above = torch.stack([high - positive_end, negative_end - low], 1)
+        above = torch.where(defined[:, None], above / spread.clamp_min(torch.finfo(d.dtype).tiny)[:, None], 0)
+        # A pair that is an end of its row stays there: its slopes, of up to 1/ε, would cancel up to rounding only.
+        chosen = torch.stack([far, near], 1)
+        is_end = (chosen == lowest[:, None]) | (chosen == highest[:, None])
+        above = torch.where(is_end, above.detach(), above)
+        return -(self.transfer(above) + self.eps).log().sum(1), defined
 
     def transfer(self, r: Tensor) -> Tensor:
         """Return w(r), which is steepest at r = ½."""

@@ -134,7 +134,7 @@ class View:
         """Return the similarity or distance of query i and gallery member j, for index tensors of one length."""
         if self.table is not None:
             return self.table[i, j]
-        return geo.between(self.queries[i].to(self.dtype), self.there[j].to(self.dtype), self.geometry)
+        return geo.between(self.queries.to(self.dtype)[i], self.there.to(self.dtype)[j], self.geometry)
 
     def members(self) -> Members:
         """Return the positives of each query as indices: (n, K), with K the largest number of positives."""

@@ -91,7 +91,7 @@ def _write(built: Any, path: Path) -> None:
 
 
 def checked(folder: Path, about: Approximate) -> MappedFile:
-    """Map the file of an approximate index and check all of it: faiss would crash on a damaged one."""
+    """Open the file of an approximate index and check all of it: faiss would crash on a damaged one."""
     path = folder / about.file
     if not path.exists():
         raise FileNotFoundError(
@@ -103,7 +103,7 @@ def checked(folder: Path, about: Approximate) -> MappedFile:
 
 
 def read(folder: Path, about: Approximate) -> tuple[Any, MappedFile]:
-    """Return the approximate index, which reads from its mapped file, and that file."""
+    """Return the approximate index, which reads from its open file, and that file."""
     faiss = _faiss()
     file = checked(folder, about)
     content = np.frombuffer(file.read(), np.uint8)
@@ -111,7 +111,7 @@ def read(folder: Path, about: Approximate) -> tuple[Any, MappedFile]:
         built = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(content), content.size), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise ValueError(f"{file.path} is damaged ({first_line(error)}); call build_approximate again") from error
-    built.referenced_objects = [content]  # keeps the file mapped
+    built.referenced_objects = [content]  # keeps the file open
     return built, file
 
 

@@ -57,7 +57,7 @@ class IndexVectors(Vectors):
     def __init__(self, vectors: np.ndarray, earlier: Vectors | None = None) -> None:
         self._earlier = earlier
         super().__init__(vectors, "the index")
-        self._earlier = None  # it keeps the file mapped
+        self._earlier = None  # it keeps the file open
 
     def _squares(self) -> Tensor:
         if self._earlier is None:

@@ -43,6 +43,8 @@ ORIGINAL_SIZE = 1600
 STALE_SECONDS = 1.0
 #: Count the labels again after this time if the index, like Milvus, does not report its changes.
 RECOUNT_SECONDS = 60.0
+#: Draw items to start from again after this time.
+START_SECONDS = 10.0
 #: Tells whether somebody still waits for the result at a place of a batch.
 IsWanted: TypeAlias = Callable[[int], bool]
 
@@ -74,7 +76,9 @@ class Service:
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
         self._images, self._refreshed, self._lock = 0, time.monotonic(), threading.Lock()
         self._labels: dict[Any, int] | None = None
-        self._counting = asyncio.Lock()
+        # Items to start from, by their number, with the changes of the index and the time at which they were drawn.
+        self._starts: dict[int, tuple[int, float, list[Hit]]] = {}
+        self._drawing, self._counting = asyncio.Lock(), asyncio.Lock()
         self._counted = 0.0
         self._changes, self._is_lost = 0, False  # the changes of the index so far; True while it cannot be read
 
@@ -199,13 +203,25 @@ class Service:
 
     async def starting_items(self, k: int) -> list[Hit]:
         """Return items to start from: one of each class, then a second one of each, then any."""
+        if self._drawn(k) is None:
+            async with self._drawing:  # one request draws, however many ask
+                if self._drawn(k) is None:
+                    begun = self._changes, time.monotonic()
+                    self._starts[k] = *begun, await self._draw_items(k)
+        return self._starts[k][2]
+
+    def _drawn(self, k: int) -> list[Hit] | None:
+        changes, drawn, items = self._starts.get(k, (-1, 0.0, []))
+        return items if changes == self._changes and time.monotonic() - drawn < START_SECONDS else None
+
+    async def _draw_items(self, k: int) -> list[Hit]:
         labels = [label for label in await self.labels() if is_plain(label)]
         labels = random.sample(labels, min(k, len(labels)))
         vector = np.random.default_rng().normal(size=self.index.dim).astype(np.float32)
         each = -(-k // len(labels)) if labels else 0
-        wheres = [(each, json.dumps({"label": label})) for label in labels] + [(k, "{}")]
-        found = await asyncio.gather(*(self.search(SearchRequest(vector, n, where)) for n, where in wheres))
-        *classes, others = found
+        # One after another, so that other searches come in between.
+        classes = [await self.search(SearchRequest(vector, each, json.dumps({"label": label}))) for label in labels]
+        others = await self.search(SearchRequest(vector, k))
         rounds = [hit for hits in zip_longest(*classes) for hit in hits if hit is not None]
         return list({hit.id: hit for hit in (*rounds, *others)}.values())[:k]
 
