@@ -114,7 +114,7 @@ def _csv(path: Path) -> Table:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            numbered = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
+            numbered = [(reader.line_num, list(map(str.strip, row))) for row in reader if row]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
     except csv.Error as error:
@@ -196,7 +196,10 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
             if name in packed:
                 raise ValueError(f"{name} lies both in {packed[name]} and in {tar}; remove one of the two")
             packed[name] = location
-    located = [packed.get(name.removeprefix("./")) or str(path.parent / name) for name in paths]
+    # Much faster than pathlib, which matters for a million paths.
+    folder = "" if path.parent == Path() else str(path.parent)
+    named = [name.removeprefix("./") for name in paths]
+    located = [packed.get(name) or os.path.join(folder, name) for name in named]
     missing = [name for name in located if isinstance(name, str) and not os.path.isfile(name)]
     if missing:
         raise FileNotFoundError(
