@@ -111,30 +111,41 @@ def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
 
 
 def _csv(path: Path) -> Table:
+    numbers: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            numbered = [(reader.line_num, list(map(str.strip, row))) for row in reader if row]
+            rows = (list(map(str.strip, row)) for row in reader if row)
+            header = _header(next(rows, []), path)
+            columns: list[list[str | None]] = [[] for _ in header]
+            for row in rows:
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"row {reader.line_num} of {path} has {len(row)} fields, its header has {len(header)}; "
+                        "put fields that hold commas in quotes"
+                    )
+                numbers.append(reader.line_num)
+                # Rows are not kept: the garbage collector looks through a million lists again and again.
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value or None)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read ({error}); look for quotes that are not closed") from error
-    if not numbered:
+    named = dict(zip(header, columns, strict=True))
+    return Table(str(path), named, lambda row: f"row {numbers[row]} of {path}", is_text=True)
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """Return the names of the columns of a CSV file, or raise an error that says what is wrong with them."""
+    if not names:
         raise ValueError(f"{path} is empty; its first line must name the columns path and label")
-    numbers, (header, *rows) = [number for number, _ in numbered[1:]], [fields for _, fields in numbered]
-    if len(header) == 1 and re.search("[;\t]", header[0]):
-        raise ValueError(f"{path} has the one column {header[0]!r}; separate path and label by commas")
-    for name, count in Counter(header).items():
+    if len(names) == 1 and re.search("[;\t]", names[0]):
+        raise ValueError(f"{path} has the one column {names[0]!r}; separate path and label by commas")
+    for name, count in Counter(names).items():
         if name and count > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
-    for number, row in zip(numbers, rows, strict=True):
-        if len(row) != len(header):
-            raise ValueError(
-                f"row {number} of {path} has {len(row)} fields, its header has {len(header)}; "
-                "put fields that hold commas in quotes"
-            )
-    columns = {name: [row[i] or None for row in rows] for i, name in enumerate(header)}
-    return Table(str(path), columns, lambda row: f"row {numbers[row]} of {path}", is_text=True)
+    return names
 
 
 def is_arrow(name: str) -> bool:
