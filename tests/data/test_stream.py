@@ -72,6 +72,8 @@ def test_the_file_saves_decoding_and_damage_in_it_is_found(photos, tmp_path, mon
     file.write_bytes(content[: 40 * SQUARE])  # as after a crash: some were not written, and one is wrong
     assert torch.equal(load(data, 16, tmp_path, stream=True, memory=0).values[everything], first)
     assert sorted(decoded) == [5, *range(40, 48)]
+    assert torch.equal(load(data, 16, tmp_path, stream=True, memory=0, disk=0).values[everything], first)
+    assert len(decoded) == 9  # those were mended in their places
 
 
 def test_more_than_half_of_the_memory_is_streamed_and_said(photos, monkeypatch, caplog):

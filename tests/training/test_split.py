@@ -1,5 +1,7 @@
 """How data are split: by classes, by images, by the data's own splits; and that the test classes only test."""
 
+import time
+
 import pytest
 import torch
 from hypothesis import given
@@ -37,6 +39,16 @@ def test_the_default_chooses_on_validation_classes_and_tests_once(tmp_path):
     assert len(labels_of(source, split.validation)) == 4
     fifth = split_examples(source, Settings(test_share=0.25))
     assert labels_of(source, fifth.test) == set(range(18, 24))
+
+
+@pytest.mark.parametrize("split", ["classes", "images"])
+def test_many_classes_are_split_in_a_moment(split):
+    source = data.Dataset(
+        torch.arange(20_000).repeat(5), tuple(map(str, range(20_000))), features=torch.zeros(100_000, 1)
+    )
+    start = time.process_time()
+    split_examples(source, Settings(split=split))
+    assert time.process_time() - start < 10
 
 
 def test_relatives_are_held_out_together():

@@ -113,7 +113,7 @@ class Dataset:
     @property
     def classes(self) -> list[int]:
         """The labels that occur, sorted."""
-        return torch.unique(self.labels).tolist()
+        return self.labels.bincount().nonzero()[:, 0].tolist()  # many times as fast as `unique`
 
     @property
     def targets(self) -> Tensor:
@@ -122,8 +122,8 @@ class Dataset:
 
     def class_sizes(self) -> dict[int, int]:
         """Return the number of examples that have each label; one with several labels counts for each."""
-        labels, counts = self.targets[self.targets >= 0].unique(return_counts=True)
-        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        counts = self.targets[self.targets >= 0].bincount().tolist()
+        return {label: count for label, count in enumerate(counts) if count}
 
     def at_level(self, name: str) -> "Dataset":
         """Return the examples with the classes of another level of their hierarchy, such as "parent"."""
@@ -190,7 +190,9 @@ class Dataset:
 
     def of_classes(self, classes: Collection[int]) -> "Dataset":
         """Return the examples of these labels."""
-        return self.select(torch.isin(self.labels, torch.tensor(list(classes), dtype=torch.int64)))
+        wanted = torch.zeros(len(self.class_names), dtype=torch.bool)
+        wanted[[label for label in classes if 0 <= label < len(wanted)]] = True
+        return self.select(wanted[self.labels])
 
     def part(self, *names: str) -> "Dataset":
         """Return the examples of these splits, such as `part("query")`."""

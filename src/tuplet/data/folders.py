@@ -29,19 +29,28 @@ def class_folders(files: Files) -> Dataset:
             f"{files.source} holds no images{others}; expected one folder per class with files such as 1.jpg"
         )
     names = _leave_out_strays(names, files.source)
-    parts = [name.split("/")[:-1] for name in names]
-    splits, inside = _splits(parts), [folders[1:] for folders in parts]
-    one_on_top = len({folders[0] for folders in parts}) == 1
+    # Folders are looked at once, not once for each of their files: there may be a million of those.
+    paths = [name.rpartition("/")[0] for name in names]
+    folders = dict.fromkeys(paths)
+    parts = [path.split("/") for path in folders]
+    splits, inside = _splits(parts), [each[1:] for each in parts]
+    one_on_top = len({each[0] for each in parts}) == 1
     if splits is None and one_on_top and len(set(_splits(inside) or ())) > 1:
         splits, parts = _splits(inside), inside
     if splits is not None:
-        parts = [folders[1:] for folders in parts]
+        parts = [each[1:] for each in parts]
     else:
         _warn_of_ignored_splits(files.source, inside if one_on_top else parts)
-    classes = ["/".join(folders) for folders in parts]
+    classes = ["/".join(each) for each in parts]
     number = {name: label for label, name in enumerate(sorted(set(classes)))}
-    labels = torch.tensor([number[name] for name in classes])
-    return Dataset(labels, tuple(number), images=[files[name] for name in names], splits=splits)
+    label_of = dict(zip(folders, map(number.__getitem__, classes), strict=True))
+    split_of = dict(zip(folders, splits, strict=True)) if splits else {}
+    return Dataset(
+        torch.tensor([label_of[path] for path in paths]),
+        tuple(number),
+        images=[files[name] for name in names],
+        splits=tuple(split_of[path] for path in paths) if splits else None,
+    )
 
 
 def _leave_out_strays(names: Sequence[str], source: str) -> list[str]:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from tuplet.data.arrays import features_file
+from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
 from tuplet.data.folders import IMAGE_ENDINGS, class_folders
 from tuplet.data.glyph_images import glyphs
 from tuplet.data.official import LAYOUTS
-from tuplet.data.table import Table, dataset_of
-from tuplet.data.tables import TABLE_ENDINGS, is_arrow, match_pattern, read_table
+from tuplet.data.table_files import TABLE_ENDINGS, is_arrow, match_pattern, read_table
 from tuplet.data.torch_dataset import from_torch
 from tuplet.data.webdataset import is_webdataset, read_webdataset
 from tuplet.errors import did_you_mean
@@ -45,7 +45,7 @@ def open(
               Omniglot or MNIST, which is recognised by its files;
             - any other folder or tar of class folders (`tuplet.data.folders`), or with `pattern` of any images;
             - a `.csv`, `.parquet` or `.arrow` table of paths or images and their labels, or of pairs or triplets
-              (`tuplet.data.tables`); a folder of such files, as Hugging Face's datasets are saved;
+              (`tuplet.data.table_files`); a folder of such files, as Hugging Face's datasets are saved;
             - a WebDataset: a tar, or a folder of tars (`tuplet.data.webdataset`);
             - a `torch.utils.data.Dataset` of (image or tensor, label) (`tuplet.data.from_torch`);
             - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.arrays`).

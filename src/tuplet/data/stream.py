@@ -102,44 +102,43 @@ class StreamedImages:
         slots = self._slots[index]
         known = slots >= 0
         if bool(known.all()):
-            return self._kept[slots]
+            return self._kept.index_select(0, slots)
         out = torch.empty(len(index), *self.shape[1:], dtype=torch.uint8)
-        out[known] = self._kept[slots[known]]
-        missing = (~known).nonzero()[:, 0]
-        for place, pixels in zip(missing, self._pool.map(self._read, index[missing].tolist()), strict=True):
-            out[place] = pixels
+        places, numbers = range(len(index)), index.tolist()
+        for _ in self._pool.map(self._fill, (out[place] for place in places), numbers, slots.tolist()):
+            pass  # an error in a thread is raised here
         return out
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._workers)
 
-    def _read(self, number: int) -> Tensor:
-        """Return one image, from the file or decoded, and keep it where there is room."""
-        found = None if self._disk is None else self._disk.read(number)
-        if found is not None:
-            pixels, aspect = torch.from_numpy(found[0]).view(self.shape[1:]), found[1]
-        else:
+    def _fill(self, pixels: Tensor, number: int, slot: int = -1) -> None:
+        """Write one image into `pixels`: from memory, from the file or decoded. Keep it where there is room."""
+        if slot >= 0:
+            pixels.copy_(self._kept[slot])
+            return
+        aspect = None if self._disk is None else self._disk.read(number, pixels.numpy())
+        if aspect is None:
             image = self.data.image(number)
             known = self.data.aspects
             aspect = image.width / image.height if known is None else float(known[number])
-            pixels = to_tensor(self.crop.crop(image, aspect))
+            pixels.copy_(to_tensor(self.crop.crop(image, aspect)))
             if self._disk is not None:
-                self._disk.write(number, pixels.numpy().tobytes(), aspect)
+                self._disk.write(number, pixels.numpy(), aspect)
         self.aspects[number] = aspect
         with self._lock:
             if self._slots[number] < 0 and self._used < len(self._kept):
                 self._kept[self._used] = pixels
                 self._slots[number] = self._used
                 self._used += 1
-        return pixels
 
     def problems(self) -> dict[int, str]:
         """Decode every image once and return, by its number, the problem of each that cannot be read."""
 
         def attempt(number: int) -> str:
             try:
-                self._read(number)
+                self._fill(torch.empty(self.shape[1:], dtype=torch.uint8), number)
             except UnreadableImageError as error:
                 return error.problem
             return ""
@@ -178,25 +177,26 @@ class _DiskCache:
         part._numbers = [self._numbers[number] for number in numbers]
         return part
 
-    def read(self, number: int) -> tuple[np.ndarray, float] | None:
-        """Return the pixels and the aspect of an image, or None if it is not there."""
+    def read(self, number: int, pixels: np.ndarray) -> float | None:
+        """Read an image into `pixels` and return its aspect; None if it is not there."""
         number = self._numbers[number]
         if not self._checks[number]:
             return None
-        content = bytearray(self._item)
-        os.preadv(self._pixels, [content], number * self._item)
-        if _checksum(content) != self._checks[number]:
+        read = os.preadv(self._pixels, [pixels], number * self._item)
+        if read != self._item or _checksum(pixels) != self._checks[number]:
             return None
-        return np.frombuffer(content, np.uint8), float(self._aspects[number])
+        return float(self._aspects[number])
 
-    def write(self, number: int, content: bytes, aspect: float) -> None:
+    def write(self, number: int, pixels: np.ndarray, aspect: float) -> None:
+        """Keep an image, where there is room for it or it takes the place of a damaged one."""
         number = self._numbers[number]
-        if self._room > 0 and not self._checks[number]:
-            self._room -= 1
-            os.pwrite(self._pixels, content, number * self._item)
+        is_new = not self._checks[number]
+        if self._room > 0 or not is_new:
+            self._room -= is_new
+            os.pwrite(self._pixels, pixels, number * self._item)
             self._aspects[number] = aspect
-            self._checks[number] = _checksum(content)
+            self._checks[number] = _checksum(pixels)
 
 
-def _checksum(content: bytes | bytearray) -> int:
-    return zlib.crc32(content) or 1
+def _checksum(pixels: np.ndarray) -> int:
+    return zlib.crc32(pixels) or 1

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files, Location
 from tuplet.data.folders import IMAGE_ENDINGS, SPLIT_FOLDERS
-from tuplet.data.table import Table, dataset_of
 from tuplet.errors import warn
 
 #: The endings of the files that describe an image.

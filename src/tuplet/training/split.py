@@ -133,8 +133,8 @@ def _hold_out_images(data: Dataset, share: float, seed: int) -> tuple[Dataset, D
     """Draw a share of the images of each class, one at least, and leave two at least."""
     drawn = torch.zeros(len(data), dtype=torch.bool)
     generator = torch.Generator().manual_seed(seed)
-    for label in data.classes:
-        members = (data.labels == label).nonzero()[:, 0]
+    sizes = data.labels.unique(return_counts=True)[1]
+    for members in data.labels.argsort(stable=True).split(sizes.tolist()):
         count = min(max(1, round(len(members) * share)), len(members) - 2)
         drawn[members[torch.randperm(len(members), generator=generator)[: max(0, count)]]] = True
     if not drawn.any():
@@ -168,9 +168,10 @@ def _hold_out_classes(train: Dataset, settings: Settings, ordered: bool) -> tupl
 
 def _draw(train: Dataset, count: int, seed: int, ordered: bool) -> list[int]:
     """Draw whole groups of classes; of the last one only as many as are still wanted."""
-    groups = class_groups([train.class_names[c] for c in train.classes], ordered)
+    classes = train.classes
+    groups = class_groups([train.class_names[c] for c in classes], ordered)
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
-    drawn = [train.classes[i] for group in order for i in groups[group]]
+    drawn = [classes[i] for group in order for i in groups[group]]
     return drawn[:count]
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tuplet.data.arrow import count_rows, read_arrow
+from tuplet.data.columns import ROLES, Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Cell, Files, Location
 from tuplet.data.folders import SPLIT_FOLDERS
 from tuplet.data.pairs import is_pairs, read_pairs_table
-from tuplet.data.table import ROLES, Table, dataset_of
 from tuplet.errors import OptionError, opt
 
 TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
@@ -29,7 +29,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
 
     Paths are relative to the table's folder, or lie inside tars beside it whose names begin with the table's name:
     those of `birds.csv` in `birds_1.tar`. The column image holds the bytes of the files instead, as Hugging Face's
-    datasets do. `tuplet.data.table` says what the other columns are.
+    datasets do. `tuplet.data.columns` says what the other columns are.
 
     Args:
         path: the table, or the folder.
@@ -84,7 +84,7 @@ def _first(names: Iterable[str], count: int = 20) -> str:
 def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
     r"""Add the named groups of a regular expression, found in each name, as columns.
 
-    >>> from tuplet.data.table import Table
+    >>> from tuplet.data.columns import Table
     >>> names = ["0002_c1s1.jpg", "0007_c3s1.jpg"]
     >>> found = match_pattern(Table("photos", {"path": names}, str), names, r"(?P<label>\d+)_c(?P<camera>\d)")
     >>> found.columns["label"], found.columns["camera"]
@@ -112,30 +112,41 @@ def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
 
 
 def _csv(path: Path) -> Table:
+    numbers: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            numbered = [(reader.line_num, [field.strip() for field in row]) for row in reader if row]
+            rows = (list(map(str.strip, row)) for row in reader if row)
+            header = _header(next(rows, []), path)
+            columns: list[list[str | None]] = [[] for _ in header]
+            for row in rows:
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"row {reader.line_num} of {path} has {len(row)} fields, its header has {len(header)}; "
+                        "put fields that hold commas in quotes"
+                    )
+                numbers.append(reader.line_num)
+                # Rows are not kept: the garbage collector looks through a million lists again and again.
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value or None)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}; save it as UTF-8") from error
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read ({error}); look for quotes that are not closed") from error
-    if not numbered:
+    named = dict(zip(header, columns, strict=True))
+    return Table(str(path), named, lambda row: f"row {numbers[row]} of {path}", is_text=True)
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """Return the names of the columns of a CSV file, or raise an error that says what is wrong with them."""
+    if not names:
         raise ValueError(f"{path} is empty; its first line must name the columns path and label")
-    numbers, (header, *rows) = [number for number, _ in numbered[1:]], [fields for _, fields in numbered]
-    if len(header) == 1 and re.search("[;\t]", header[0]):
-        raise ValueError(f"{path} has the one column {header[0]!r}; separate path and label by commas")
-    for name, count in Counter(header).items():
+    if len(names) == 1 and re.search("[;\t]", names[0]):
+        raise ValueError(f"{path} has the one column {names[0]!r}; separate path and label by commas")
+    for name, count in Counter(names).items():
         if name and count > 1:
             raise ValueError(f"{path} has the column {name!r} twice; rename one of the two")
-    for number, row in zip(numbers, rows, strict=True):
-        if len(row) != len(header):
-            raise ValueError(
-                f"row {number} of {path} has {len(row)} fields, its header has {len(header)}; "
-                "put fields that hold commas in quotes"
-            )
-    columns = {name: [row[i] or None for row in rows] for i, name in enumerate(header)}
-    return Table(str(path), columns, lambda row: f"row {numbers[row]} of {path}", is_text=True)
+    return names
 
 
 def is_arrow(name: str) -> bool:
@@ -197,7 +208,10 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
             if name in packed:
                 raise ValueError(f"{name} lies both in {packed[name]} and in {tar}; remove one of the two")
             packed[name] = location
-    located = [packed.get(name.removeprefix("./")) or str(path.parent / name) for name in paths]
+    # Much faster than pathlib, which matters for a million paths.
+    folder = "" if path.parent == Path() else str(path.parent)
+    named = [name.removeprefix("./") for name in paths]
+    located = [packed.get(name) or os.path.join(folder, name) for name in named]
     missing = [name for name in located if isinstance(name, str) and not os.path.isfile(name)]
     if missing:
         raise FileNotFoundError(

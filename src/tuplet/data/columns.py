@@ -248,8 +248,9 @@ def _typed(texts: Sequence[str | None]) -> list[Any]:
     ([1, None, 30], [1.5, 2.0], ['007', '8'])
     """
     filled = [text for text in texts if text]
-    for kind, written in ((int, r"-?(0|[1-9]\d*)"), (float, r"-?(0|[1-9]\d*)(\.\d+)?")):
-        if filled and all(re.fullmatch(written, text, re.ASCII) and len(text) < 16 for text in filled):
+    for kind, pattern in ((int, r"-?(0|[1-9]\d*)"), (float, r"-?(0|[1-9]\d*)(\.\d+)?")):
+        written = re.compile(pattern, re.ASCII).fullmatch
+        if filled and max(map(len, filled)) < 16 and all(map(written, filled)):
             return [kind(text) if text else None for text in texts]
     return list(texts)
 
