@@ -63,9 +63,14 @@ def mined(oracle, rule, similarity=True):
     return of
 
 
-def non_trivial_margin(x, labels, **options):
-    kept = om.non_trivial(om.distance_table(x, options.get("gallery")), *om.pair_masks(x, labels, **options), 1.2, 0.4)
-    return op.margin_loss(x, labels, kept=kept, **options)
+def mined_distances(oracle, rule):
+    """Return the oracle of a Euclidean loss with a mining oracle of distances applied first."""
+
+    def of(x, labels, **options):
+        kept = rule(om.distance_table(x, options.get("gallery")), *om.pair_masks(x, labels, **options))
+        return oracle(x, labels, kept=kept, **options)
+
+    return of
 
 
 def learning(name, make, oracle, *names, **settings):
@@ -187,6 +192,19 @@ CASES = [
         )
         for rule in ("all", "semi_hard", "hardest", "disjoint")
     ),
+    # A rule that keeps pairs gives all triplets of these. Copies may lie an ulp apart, and then rounding decides.
+    *(
+        Case(f"{name}_{rule}", partial(make, mining=kept), mined_distances(oracle, truth), kinds=NO_COPIES)
+        for name, make, oracle in (
+            ("triplet", losses.TripletLoss, ot.triplet),
+            ("triplet_ratio", losses.TripletRatioLoss, compared.triplet_ratio),
+            ("global", losses.GlobalLoss, compared.global_loss),
+        )
+        for rule, kept, truth in (
+            ("vthm", "valid_triplet", lambda d, *masks: om.valid_triplet(1 - d**2 / 2, *masks)),
+            ("non_trivial", mining.NonTrivial(1.2, 0.4), om.non_trivial),
+        )
+    ),
     Case(
         "global_wide",
         lambda: losses.GlobalLoss(weight=3.0, margin=1.0),
@@ -276,7 +294,7 @@ CASES = [
     Case(
         "margin_non_trivial",
         lambda: losses.MarginLoss(mining=mining.NonTrivial(1.2, 0.4)),
-        non_trivial_margin,
+        mined_distances(op.margin_loss, om.non_trivial),
     ),
     learning("margin_learned", lambda: losses.MarginLoss(learn_beta=True, mining=None), op.margin_loss, "beta"),
     # Where a similarity lies on a node or at ±1, the derivative is one-sided and open.

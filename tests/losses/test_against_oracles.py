@@ -173,8 +173,7 @@ def test_every_exported_loss_has_an_oracle():
     assert {type(case.make()) for case in CASES} == set(losses.LOSSES.values())
 
 
-MINED = [losses.BinomialDevianceLoss, losses.CosineContrastiveLoss, losses.MarginLoss, losses.RAWLoss]
-MINED += [losses.GeneralizedLiftedLoss, losses.LiftedStructureLoss]
+MINED = [make for make in losses.LOSSES.values() if "mining" in inspect.signature(make).parameters]
 
 
 @pytest.mark.parametrize("make", MINED)
@@ -186,11 +185,18 @@ def test_a_mining_rule_by_its_name_is_the_rule_with_its_defaults(make, name):
     assert torch.equal(by_name(x, labels), by_object(x, labels))
 
 
-def test_mining_of_triplets_takes_the_rule_and_none_too():
-    assert losses.TripletLoss(mining=mining.SemiHard()).mining == "semi_hard"
-    assert losses.TripletLoss(mining=None).mining == "all"
-    with pytest.raises(ValueError, match="TripletLoss has no mining ValidTriplet"):
-        losses.TripletLoss(mining=mining.ValidTriplet())
+@pytest.mark.parametrize("make", MINED)
+def test_a_loss_with_mining_takes_every_rule(make):
+    x, labels = patterns.embeddings(12, DIM, 0, "unit"), torch.arange(12) // 3
+    for rule in (mining.ValidTriplet(), mining.SemiHard(), mining.DistanceWeighted(), mining.NonTrivial(1.2, 0.4)):
+        loss = make(mining=rule)
+        assert loss.mining is rule
+        assert loss(x, labels).isfinite()
+
+
+def test_without_mining_all_triplets_count():
+    x, labels = patterns.embeddings(12, DIM, 0, "unit"), torch.arange(12) // 3
+    assert losses.TripletLoss(mining=None)(x, labels) == losses.TripletLoss(mining="all")(x, labels)
 
 
 def test_a_loss_states_its_batch_and_gallery_by_its_options():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from losses import label_patterns as patterns
 from losses import oracles_mining as om
+from losses import oracles_tuples as ot
 from tuplet import losses, mining
 from tuplet.rows import View, paths
 
@@ -218,6 +219,37 @@ def test_a_rule_that_names_gets_the_positives():
     x, labels = torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 1])
     _, negative = kept(Farthest(), "euclidean", x, labels)
     assert negative.int().argmax(1).tolist() == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("make", [losses.TripletLoss, losses.TripletRatioLoss, losses.GlobalLoss])
+def test_a_triplet_has_the_negative_that_was_named_for_its_positive(make):
+    """A rule names columns by hand: two positives of a query get two negatives, each in one triplet alone."""
+
+    class ByHand(mining.Mining):
+        names = True
+
+        def forward(self, block, columns, exists):
+            return (columns + 3) % block.table.shape[1]
+
+    x, labels = patterns.embeddings(6, 4, 0, "unit"), torch.tensor([0, 0, 0, 1, 1, 1])
+    triplets = [(a, p, (p + 3) % 6) for a in range(6) for p in range(6) if p != a and labels[p] == labels[a]]
+    in_turn = torch.tensor(triplets).flatten()
+    truth = make(mining="disjoint")(x[in_turn], labels[in_turn])
+    torch.testing.assert_close(make(mining=ByHand())(x, labels), truth)
+    torch.testing.assert_close(make(mining=ByHand())(x, labels, block_rows=2), truth)
+
+
+def test_triplets_of_drawn_negatives():
+    """With one positive for each query, the kept negative is that of its triplet; each call draws others."""
+    x, labels = patterns.embeddings(20, 6, 0, "unit"), torch.arange(20) // 2
+    loss, rule = losses.TripletLoss(mining="distance_weighted"), mining.DistanceWeighted()
+    values = set()
+    for _ in range(3):
+        truth = ot.triplet(x, labels, kept=kept(rule, "euclidean", x, labels))
+        torch.testing.assert_close(value := loss(x, labels), truth)
+        values.add(value.item())
+        rule.advance()
+    assert len(values) == 3
 
 
 def test_each_loss_has_its_own_rule():

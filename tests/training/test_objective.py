@@ -139,8 +139,8 @@ def test_mining_by_name_and_by_object():
     assert isinstance(make_loss("raw", {"mining": "semi_hard"}, 1, 1).mining, mining.SemiHard)
     rule = make_loss("margin", {"mining": {"name": "non_trivial", "alpha": 1.0, "margin": 0.3}}, 1, 1).mining
     assert (rule.alpha, rule.margin) == (1.0, 0.3)
-    assert make_loss("triplet", {"mining": "semi_hard"}, 1, 1).mining == "semi_hard"
-    assert make_loss("triplet", {"mining": {"name": "semi_hard"}}, 1, 1).mining == "semi_hard"
+    assert isinstance(make_loss("triplet", {"mining": {"name": "semi_hard"}}, 1, 1).mining, mining.SemiHard)
+    assert make_loss("triplet", {"mining": "hardest"}, 1, 1).mining == "hardest"
     assert make_loss("margin", {"mining": None}, 1, 1).mining is None
     own = losses.RAWLoss(mining=mining.ValidTriplet(0.3))
     made = make_loss(own, {}, 1, 1)
@@ -184,9 +184,11 @@ UNIT |= {"abe", "bier", "hdc", "hierarchical_triplet", "pddm", "proxy_anchor", "
 UNBOUNDED = {"angular", "generalized_lifted", "nca", "npair", "npair_all", "npair_angular", "smooth_triplet"}
 SCALED = UNBOUNDED - {"angular", "npair_angular"}
 FREE = UNBOUNDED | {"nra", "softmax"}
+ANY = {"angular_hinge", "contrastive", "facility_location", "lifted_structure", "spectral_clustering", "triplet"}
+ANY |= {"triplet_ratio", "arcface", "circle", "cosface", "smooth_ap", "soft_triple", "supcon", "tuplet_margin"}
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", sorted(UNIT | FREE | ANY))
 @pytest.mark.parametrize("normalize", [True, False, "eval"])
 def test_vectors_of_the_wrong_length_raise_a_warning(name, normalize, recwarn):
     loss = make_loss(name, {}, 4, 4)

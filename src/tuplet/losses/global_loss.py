@@ -1,12 +1,13 @@
 """Global loss: the means and the variances of positive and of negative distances."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tuplet.losses.triplet import MinedTriplets, Triplets
-from tuplet.mining import SemiHard
+from tuplet.losses.triplet import MinedTriplets
+from tuplet.mining import Mining
 from tuplet.rows import View, masked_sum
 
 
@@ -29,7 +30,7 @@ class GlobalLoss(MinedTriplets):
         weight: of the hinge on the means. The smart mining paper does not print it; 1 is what Kumar et al. are said to
             use, which is not confirmed.
         margin: t, by which the means should differ, as a share of the largest squared distance of unit vectors.
-        mining: which triplets to choose: "all", "semi_hard", "hardest" or "disjoint", as in `TripletLoss`.
+        mining: the triplets to choose, as in `TripletLoss`: "all", "hardest", "disjoint" or a rule of `tuplet.mining`.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
     Inputs: unit vectors, for which e lies in [0, 1]; batches with many triplets.
@@ -51,7 +52,7 @@ class GlobalLoss(MinedTriplets):
         self,
         weight: float = 1.0,
         margin: float = 0.01,
-        mining: Triplets | SemiHard | None = "all",
+        mining: Mining | str | None = "all",
         max_per_class: int | None = None,
     ) -> None:
         super().__init__(mining, max_per_class)
@@ -61,42 +62,46 @@ class GlobalLoss(MinedTriplets):
         """Find the means first, then the mean of the squared differences from them and of the hinge's linear part."""
         if self.mining == "disjoint":
             near, far = (d.square()[None] / 4 for d in self.disjoint(view))
-            sides = Sides(near, torch.ones_like(near), far, torch.ones_like(far))
+            both = Sides(near, torch.ones_like(near), far, torch.ones_like(far))
             with torch.no_grad():
-                means = self._sums(sides) / near.shape[1]
-            total, _ = self._moments(sides, means, gap := self._gap(means))
+                means = self._sums(both) / near.shape[1]
+            total, _ = self._moments(both, means, gap := self._gap(means))
             return total.sum() / near.shape[1] + self.weight * self.margin * gap
-        view = view.with_table()
-        members = () if self.mining == "all" else self.members(view)
+        view, sides, inputs = self._sides(view.with_table())
+
+        def sums(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
+            """Return Σ e⁺, Σ e⁻ and the number of triplets."""
+            both = sides(d, positive, negative, *inputs)
+            return torch.cat([self._sums(both), both.near_count.sum().to(d.dtype)[None]])
+
+        def rows(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            """Return the part of each anchor in variances and means, given both means and if the hinge is active."""
+            *chosen, means, gap = inputs
+            return self._moments(sides(d, positive, negative, *chosen), means, gap)
+
         with torch.no_grad():
-            sums = view.sum(self._sums_of_rows, own=members)
-            triplets = sums[2]
-            means = sums[:2] / (triplets + (triplets == 0))
+            *totals, triplets = view.sum(sums, own=inputs)
+            means = torch.stack(totals) / (triplets + (triplets == 0))
         gap = self._gap(means)
-        value = view.mean(self.rows, own=members, shared=(means, gap))
+        value = view.mean(rows, own=inputs, shared=(means, gap))
         return value + self.weight * self.margin * gap * (triplets > 0)
 
-    def rows(self, d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the part of each anchor in variances and means, given both means and whether the hinge is active."""
-        *members, means, gap = inputs
-        return self._moments(self._sides(d, positive, negative, *members), means, gap)
+    def _sides(self, view: View) -> tuple[View, Callable[..., Sides], tuple[Tensor, ...]]:
+        """Return a view, a function of its rows that returns both sides of the triplets, and its inputs."""
+        if self.takes_products:
+            return view, _products, ()
+        view, triplets, inputs = self.choice(view)
 
-    def _sides(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> Sides:
-        if self.mining == "all":
-            e, p, n = d.square() / 4, positive.sum(1, keepdim=True), negative.sum(1, keepdim=True)
-            return Sides(e, positive * n, e, negative * p)
-        near, far, defined = self.chosen(d, positive, negative, *members)
-        return Sides(near.square() / 4, defined, far.square() / 4, defined)
+        def sides(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Sides:
+            near, far, exists = triplets(d, positive, negative, *inputs)
+            return Sides(near.square() / 4, exists, far.square() / 4, exists)
+
+        return view, sides, inputs
 
     def _sums(self, sides: Sides) -> Tensor:
         """Return Σ e⁺ and Σ e⁻ over triplets."""
         near, near_count, far, far_count = sides
         return torch.stack([_sum(near, near_count).sum(), _sum(far, far_count).sum()])
-
-    def _sums_of_rows(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> Tensor:
-        """Return Σ e⁺, Σ e⁻ and the number of triplets."""
-        sides = self._sides(d, positive, negative, *members)
-        return torch.cat([self._sums(sides), sides.near_count.sum().to(d.dtype)[None]])
 
     def _gap(self, means: Tensor) -> Tensor:
         """Return 1 where the hinge on the means is active, else 0; NaN where they are."""
@@ -109,6 +114,12 @@ class GlobalLoss(MinedTriplets):
         pull = (near - means[0]).square() + self.weight * gap * near
         push = (far - means[1]).square() - self.weight * gap * far
         return _sum(pull, near_count) + _sum(push, far_count), near_count.sum(1)
+
+
+def _products(d: Tensor, positive: Tensor, negative: Tensor) -> Sides:
+    """Return the sides of all triplets of each row: a pair is in as many as the row has pairs of the other kind."""
+    e, p, n = d.square() / 4, positive.sum(1, keepdim=True), negative.sum(1, keepdim=True)
+    return Sides(e, positive * n, e, negative * p)
 
 
 def _sum(x: Tensor, count: Tensor) -> Tensor:

@@ -1,18 +1,32 @@
 """Triplet losses: an anchor should be nearer to its positive than to its negative."""
 
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from tuplet.errors import did_you_mean
 from tuplet.losses.base import RowLoss, view_of
 from tuplet.losses.npair import ScaledLoss
-from tuplet.mining import SemiHard, semi_hard
+from tuplet.mining import MINING, Mining, as_rule
 from tuplet.rows import View, masked_max, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.masks import equal_labels
+from tuplet.rows.rules import naming
 from tuplet.sampling.base import Batch
 
-Triplets = Literal["all", "semi_hard", "hardest", "disjoint"]
+#: Choices of triplets that are no rules of `tuplet.mining`.
+Triplets = Literal["all", "hardest", "disjoint"]
+
+
+class Choice(NamedTuple):
+    """Triplets with one negative for each positive, or one for each anchor."""
+
+    view: View
+    triplets: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    """Function of rows and `inputs` that returns d_ap, d_an and the mask of the triplets, (R, K)."""
+    inputs: tuple[Tensor, ...]
 
 
 class MinedTriplets(RowLoss):
@@ -20,14 +34,20 @@ class MinedTriplets(RowLoss):
 
     geometry = "euclidean"
 
-    def __init__(self, mining: Triplets | SemiHard | None, max_per_class: int | None) -> None:
+    def __init__(self, mining: Mining | str | None, max_per_class: int | None) -> None:
         super().__init__()
-        choice = "semi_hard" if isinstance(mining, SemiHard) else "all" if mining is None else mining
-        if choice not in get_args(Triplets):
+        choices = get_args(Triplets)
+        if isinstance(mining, str) and mining not in (*choices, *MINING):
             raise ValueError(
-                f"{type(self).__name__} has no mining {choice!r}; choose 'all', 'semi_hard', 'hardest' or 'disjoint'"
+                f"{type(self).__name__} has no mining {mining!r}; {did_you_mean(mining, (*choices, *MINING))}"
             )
-        self.mining, self.max_per_class = choice, max_per_class
+        self.mining = "all" if mining is None else mining if mining in choices else as_rule(mining)
+        self.max_per_class = max_per_class
+
+    @property
+    def takes_products(self) -> bool:
+        """True if the triplets of an anchor are all its positives with all its negatives, or all that a rule keeps."""
+        return self.mining == "all" or (isinstance(self.mining, Mining) and not self.mining.names)
 
     @property
     def batch(self) -> Batch:  # type: ignore[override]
@@ -62,29 +82,33 @@ class MinedTriplets(RowLoss):
         """Return the mean over the chosen triplets."""
         if self.mining == "disjoint":
             return self.term(*self.disjoint(view)).mean()
-        if self.mining == "all":
-            return view.mean(self.all_terms, own=view.members())
-        return view.mean(self.rows, own=self.members(view))
+        if self.takes_products:
+            return view.mean(self.all_terms if view.rule is None else self._kept_terms, own=view.members())
+        view, triplets, inputs = self.choice(view)
 
-    def rows(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum over the triplets chosen for each anchor, and their number."""
-        near, far, defined = self.chosen(d, positive, negative, *members)
-        return masked_sum(self.term(near, far), defined), defined.sum(1)
+        def rows(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+            near, far, exists = triplets(d, positive, negative, *inputs)
+            return masked_sum(self.term(near, far), exists), exists.sum(1)
 
-    def members(self, view: View) -> tuple[Tensor, ...]:
-        """Return the positives by index where the choice of triplets needs them."""
-        return () if self.mining == "hardest" else view.members()
+        return view.mean(rows, own=inputs)
 
-    def chosen(self, d: Tensor, positive: Tensor, negative: Tensor, *members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return d_ap, d_an and the mask of the triplets chosen for each anchor, (R, K): "semi_hard" or "hardest"."""
+    def _kept_terms(
+        self, d: Tensor, positive: Tensor, negative: Tensor, index: Tensor, exists: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.all_terms(d, positive, negative, index, exists & positive.gather(1, index))
+
+    def choice(self, view: View) -> Choice:
+        """Return the triplets that are no products: "hardest", or those of a rule that names negatives."""
         if self.mining == "hardest":
-            defined = (positive.any(1) & negative.any(1))[:, None]
-            # Without a positive or a negative the distance is infinite, and would make a NaN on the way.
-            near = torch.where(defined, masked_max(d, positive)[:, None], 0)
-            return near, torch.where(defined, masked_min(d, negative)[:, None], 1), defined
-        index, exists = members
-        far = d.gather(1, semi_hard(d.detach(), negative, index))
-        return d.gather(1, index), far, exists & negative.any(1, keepdim=True)
+            return Choice(view, _hardest, ())
+        name = naming(self.mining, view)
+
+        def named(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            columns = name(d, positive, negative, *inputs)
+            return d.gather(1, inputs[0]), d.gather(1, columns.clamp_min(0)), columns >= 0
+
+        # The rule is applied here, where it is known which positive a negative is named for.
+        return Choice(replace(view, rule=None), named, self.mining.inputs(view))
 
     def disjoint(self, view: View) -> tuple[Tensor, Tensor]:
         """Return d_ap and d_an of a batch that holds anchor, positive and negative in turn."""
@@ -107,6 +131,14 @@ class MinedTriplets(RowLoss):
         return view.at(anchor, anchor + 1), view.at(anchor, anchor + 2)
 
 
+def _hardest(d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the farthest positive and the nearest negative of each row."""
+    defined = (positive.any(1) & negative.any(1))[:, None]
+    # Without a positive or a negative the distance is infinite, and would make a NaN on the way.
+    near = torch.where(defined, masked_max(d, positive)[:, None], 0)
+    return near, torch.where(defined, masked_min(d, negative)[:, None], 1), defined
+
+
 class TripletLoss(MinedTriplets):
     """Triplet loss: [d_ap² − d_an² + m]₊, the mean over the chosen triplets (Wang et al. 2017, equation 2).
 
@@ -114,11 +146,11 @@ class TripletLoss(MinedTriplets):
         margin: m, by which the squared distances should differ.
         mining: which triplets to choose.
             "all" or None: every anchor, positive and negative; triplets without a loss count in the mean.
-            "semi_hard" or `mining.SemiHard()`: for each (a, p) the nearest negative with d_an > d_ap, else the farthest
-            (FaceNet).
             "hardest": for each anchor its farthest positive and nearest negative (batch hard).
             "disjoint": rows 3t, 3t+1, 3t+2 of the batch are anchor, positive and negative.
-            The other rules of `tuplet.mining` choose pairs, not triplets.
+            A rule of `tuplet.mining` or its name: "semi_hard" takes for each (a, p) the nearest negative with
+            d_an > d_ap, else the farthest (FaceNet), and "distance_weighted" the one that it draws. Rules that do not
+            choose a negative for each positive give all triplets of the pairs that they keep.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
     Inputs: usually unit vectors. "disjoint" needs the batches of `sampling.TripletSampler`; the others take batches of
@@ -137,7 +169,7 @@ class TripletLoss(MinedTriplets):
     name = "triplet"
 
     def __init__(
-        self, margin: float = 0.2, mining: Triplets | SemiHard | None = "all", max_per_class: int | None = None
+        self, margin: float = 0.2, mining: Mining | str | None = "all", max_per_class: int | None = None
     ) -> None:
         super().__init__(mining, max_per_class)
         self.margin = margin

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from tuplet.losses.triplet import MinedTriplets, Triplets
-from tuplet.mining import SemiHard
+from tuplet.losses.triplet import MinedTriplets
+from tuplet.mining import Mining
 from tuplet.rows import weighted
 
 
@@ -13,8 +13,8 @@ class TripletRatioLoss(MinedTriplets):
 
     Args:
         margin: m, above 0: by how much the distance of a negative should exceed that of a positive.
-        mining: which triplets to choose: "all", "semi_hard", "hardest" or "disjoint", as in `TripletLoss`. The authors
-            choose them from the whole training set.
+        mining: the triplets to choose, as in `TripletLoss`: "all", "hardest", "disjoint" or a rule of `tuplet.mining`.
+            The authors choose them from the whole training set.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
     Inputs: usually unit vectors. "disjoint" needs the batches of `sampling.TripletSampler`; the others take batches of
@@ -33,7 +33,7 @@ class TripletRatioLoss(MinedTriplets):
     name = "triplet_ratio"
 
     def __init__(
-        self, margin: float = 0.2, mining: Triplets | SemiHard | None = "all", max_per_class: int | None = None
+        self, margin: float = 0.2, mining: Mining | str | None = "all", max_per_class: int | None = None
     ) -> None:
         super().__init__(mining, max_per_class)
         if margin <= 0:
