@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "Write a model for ONNX Runtime, OpenVINO or torch.export.",
     "report": "Write the report of a run as one HTML file.",
     "compare": "Train several losses under one protocol and show the papers' numbers beside them.",
+    "tune": "Search for good options of train, on validation classes.",
     "losses": "List the losses: equation, inputs, paper.",
     "data": "Describe a dataset: counts, classes, splits, unreadable files.",
 }

@@ -18,7 +18,7 @@ from tuplet.errors import OptionError, OptionWarning, Spelling, first_line, spel
 
 INTERRUPTED, TERMINATED = 130, 143
 #: Where an interrupted command continues when it is called again.
-CONTINUES_FROM = {**dict.fromkeys(("demo", "train", "compare"), "the last checkpoint"), "index": "there"}
+CONTINUES_FROM = {**dict.fromkeys(("demo", "train", "compare", "tune"), "the last checkpoint"), "index": "there"}
 
 
 def explain_errors(command: Callable[..., None]) -> Callable[..., None]:

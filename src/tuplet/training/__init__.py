@@ -1,4 +1,4 @@
-"""Train embedders: settings, the papers' recipes, exact resume, several processes, comparisons of losses."""
+"""Train embedders: settings, the papers' recipes, exact resume, several processes, comparisons of losses, tuning."""
 
 from tuplet.training.comparison import compare
 from tuplet.training.events import Callback
@@ -6,6 +6,7 @@ from tuplet.training.papers import Published, published
 from tuplet.training.recipes import RECIPES
 from tuplet.training.run import Run, train
 from tuplet.training.settings import Option, Settings, describe_options
+from tuplet.training.tuning import tune
 
 __all__ = [
     "RECIPES",
@@ -18,4 +19,5 @@ __all__ = [
     "describe_options",
     "published",
     "train",
+    "tune",
 ]

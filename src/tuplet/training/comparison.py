@@ -83,7 +83,7 @@ def compare(
         name = benchmark(dataset)
         finished = [(folders[label] / f"seed_{seed}" / EVALUATION).is_file() for label in by_label for seed in seeds]
         if not (resume and all(finished)):
-            dataset = _decode_once(dataset, recipe, list(by_label.values()))
+            dataset = decode_once(dataset, recipe, list(by_label.values()))
         rows: list[dict[str, Any]] = []
         world = join_processes(options.get("device"))
         for label, own in by_label.items():
@@ -140,7 +140,7 @@ def _folders(folder: Path, labels: Iterable[str]) -> dict[str, Path]:
     return {label: folder / name for name, label in labels_of.items()}
 
 
-def _decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
+def decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
     """Return the data with decoded images, if all images can be read and all runs want them of one size.
 
     Errors in the options of any run are raised here, before another run has trained for long.

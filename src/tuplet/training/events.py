@@ -15,6 +15,10 @@ from tuplet.errors import first_line
 _logger = logging.getLogger("tuplet")
 
 
+class StopTraining(Exception):  # noqa: N818 - a decision, not an error
+    """Raised by a callback to stop the run at once; `tuplet.train` passes it on. For runs of one process."""
+
+
 class Callback:
     """Watches a run. Override the methods that you need; they are called in the main process alone.
 
@@ -92,6 +96,8 @@ class Events:
         for callback in list(self._callbacks):
             try:
                 getattr(callback, method)(step, what)
+            except StopTraining:
+                raise
             except Exception as error:  # whatever it is, hours of training are worth more
                 self._callbacks.remove(callback)
                 name = type(callback).__name__
