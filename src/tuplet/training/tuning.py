@@ -18,14 +18,15 @@ from tuplet import data as datasets
 from tuplet.data import Dataset
 from tuplet.errors import OptionError, OptionTypeError, first_line, opt
 from tuplet.extras import need
-from tuplet.training.checkpoint import check_same_run, identity_of, plain_settings
+from tuplet.training.checkpoint import check_same_run, plain_settings
 from tuplet.training.comparison import decode_once
 from tuplet.training.diagnostics import DivergedError
 from tuplet.training.distributed import World, join_processes
 from tuplet.training.events import Callback, StopTraining
 from tuplet.training.folder import CHECKPOINT, EVALUATION, VECTORS, RunFolder, run_path
-from tuplet.training.recipes import given_options, resolve_settings
-from tuplet.training.run import plan, train
+from tuplet.training.plan import make_plan
+from tuplet.training.resolve import given_options, resolve_settings
+from tuplet.training.run import train
 from tuplet.training.settings import Settings
 from tuplet.training.space import Space, check_space, default_space, first_parameters, keep_usable, plain_space, suggest
 
@@ -305,10 +306,10 @@ def _plan(data: Dataset, recipe: str | None, given: Mapping[str, Any], world: Wo
     """Return the completed settings of a run and its identity; raise an error for wrong options."""
     with warnings.catch_warnings(), torch.random.fork_rng(world.gpus):
         warnings.simplefilter("ignore")  # the first trial gives the same warnings
-        settings, _, embedder = plan(data, resolve_settings(recipe, given, data), world)
-    if not settings.steps:
+        planned = make_plan(data, resolve_settings(recipe, given, data), world)
+    if not planned.settings.steps:
         raise OptionError(f"{opt('steps')} is 0, which trains nothing; give more, or leave it out")
-    return settings, identity_of(settings, data, embedder)
+    return planned.settings, planned.identity
 
 
 def _check_counts(trials: int, seeds: int, minutes: float | None, resume: bool) -> None:
