@@ -261,8 +261,10 @@ class _Tuning:
     def _importance(self, complete: int) -> dict[str, float]:
         if complete < FEWEST_FOR_IMPORTANCE or len(self.space) < 2:
             return {}
-        evaluator = self.optuna.importance.PedAnovaImportanceEvaluator()
-        found = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna 4 calls it experimental
+            evaluator = self.optuna.importance.PedAnovaImportanceEvaluator()
+            found = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
