@@ -229,7 +229,13 @@ def as_rule(mining: Mining | str | None) -> Mining | None:
     if isinstance(mining, str):
         if mining not in MINING:
             raise ValueError(f"there is no mining {mining!r}; {did_you_mean(mining, MINING)}")
-        return MINING[mining]()
+        try:
+            return MINING[mining]()
+        except TypeError as error:
+            raise ValueError(
+                f"mining {mining!r} has options without a default; give the rule: "
+                f"tuplet.mining.{MINING[mining].__name__}(…)"
+            ) from error
     if mining is not None and not isinstance(mining, Mining):
         raise TypeError(f"mining is {mining!r}; give a rule such as tuplet.mining.ValidTriplet(), its name, or None")
     return mining

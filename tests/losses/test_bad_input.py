@@ -106,6 +106,9 @@ def test_mining():
         losses.RAWLoss(mining=3)
     with refused(ValueError, "'semihard'", "semi_hard"):
         losses.TripletLoss(mining="semihard")
+    for make in (losses.RAWLoss, losses.TripletLoss):
+        with refused(ValueError, "'non_trivial'", "without a default", r"mining\.NonTrivial"):
+            make(mining="non_trivial")
     with refused(ValueError, "cutoff=0", "above 0"):
         mining.DistanceWeighted(cutoff=0)
     with refused(ValueError, "cutoff=2", "cutoff below 2"):
