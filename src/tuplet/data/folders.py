@@ -59,7 +59,7 @@ def _leave_out_strays(names: Sequence[str], source: str) -> list[str]:
     if not inside:
         raise ValueError(
             f"all {len(strays):,} images in {source}, such as {strays[0]}, lie in no class folder; "
-            "make a folder for each class and move them there"
+            "make a folder for each class and move them there, or find the class in their names with pattern"
         )
     if strays:
         count = f"1 image, {strays[0]}, is" if len(strays) == 1 else f"{len(strays):,} images, such as {strays[0]}, are"
