@@ -61,13 +61,16 @@ def test_paths_inside_tars_and_true_proportions(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\n", "has no rows"),
+        ("path,label\n", "has no rows below its header; write one for each image"),
         ("path,species\na.png,1\n", "has no column 'label'; its columns are path, species: rename one, or"),
         ("path;label\na.png;1\n", "has the one column 'path;label'; separate path and label by commas"),
         ("path\tlabel\na.png\t1, 2\n", r"has the one column 'path\\tlabel'; separate path and label by commas"),
         ("", "t.csv is empty; its first line must name the columns path and label"),
         ("path,label\na.png\n", "row 2 of .* has 1 fields, its header has 2; put fields that hold commas in quotes"),
-        ("path,label,class\na.png,1,x\na.png,1,y\n", "names the label 1 'y' and 'x'"),
+        (
+            "path,label,class\na.png,1,x\na.png,1,y\n",
+            "row 3 of .* names the label 1 'y', and row 2 of .* 'x'; give",
+        ),
         ("path,label,width,height\na.png,1,5,0\n", "row 2 of .* has the size 5 × 0; both must be numbers above 0"),
         ("path,label,width,height\na.png,1,5,tall\n", "row 2 of .* has the size 5 × tall"),
         ("path,label\na.png,1\na.png,\n", "row 3 of .* has no label"),
@@ -138,7 +141,7 @@ def test_paths_inside_tars_may_begin_with_a_dot_and_a_slash(tmp_path, stem):
 def test_images_that_a_table_names_in_vain_are_counted(tmp_path):
     write_image(tmp_path / "a.png")
     path = write_table(tmp_path / "t.csv", [{"path": f"{name}.png", "label": 0} for name in "abc"])
-    with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png; paths start"):
+    with pytest.raises(FileNotFoundError, match=r"2 of the 3 images in .* are missing, first .*b\.png \(row 3 of .*\)"):
         tuplet_data.open(path)
 
 

@@ -190,10 +190,13 @@ def _numbered(table: Table, raw: Sequence[str], classes: Sequence[str]) -> tuple
                     f"{table.source} writes the label {int(one)} as {one!r} and as {other!r}; write it one way"
                 )
     number = {value: label for label, value in enumerate(order)}
-    name = dict(zip(raw, classes, strict=True))
-    for value, other in zip(raw, classes, strict=True):
-        if name[value] != other:
-            raise ValueError(f"{table.source} names the label {value} {name[value]!r} and {other!r}; correct the table")
+    name: dict[str, str] = {}
+    for row, (value, given) in enumerate(zip(raw, classes, strict=True)):
+        if name.setdefault(value, given) != given:
+            raise ValueError(
+                f"{table.row(row)} names the label {value} {given!r}, and {table.row(raw.index(value))} "
+                f"{name[value]!r}; give a label one name"
+            )
     return torch.tensor([number[value] for value in raw]), tuple(name[value] for value in order)
 
 

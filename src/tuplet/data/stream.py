@@ -118,14 +118,14 @@ class StreamedImages:
         if slot >= 0:
             pixels.copy_(self._kept[slot])
             return
-        aspect = None if self._disk is None else self._disk.read(number, pixels.numpy())
+        aspect = None if self._disk is None else self._disk.read(number, pixels.numpy().data)
         if aspect is None:
             image = self.data.image(number)
             known = self.data.aspects
             aspect = image.width / image.height if known is None else float(known[number])
             pixels.copy_(to_tensor(self.crop.crop(image, aspect)))
             if self._disk is not None:
-                self._disk.write(number, pixels.numpy(), aspect)
+                self._disk.write(number, pixels.numpy().data, aspect)
         self.aspects[number] = aspect
         with self._lock:
             if self._slots[number] < 0 and self._used < len(self._kept):
@@ -177,7 +177,7 @@ class _DiskCache:
         part._numbers = [self._numbers[number] for number in numbers]
         return part
 
-    def read(self, number: int, pixels: np.ndarray) -> float | None:
+    def read(self, number: int, pixels: memoryview) -> float | None:
         """Read an image into `pixels` and return its aspect; None if it is not there."""
         number = self._numbers[number]
         if not self._checks[number]:
@@ -187,7 +187,7 @@ class _DiskCache:
             return None
         return float(self._aspects[number])
 
-    def write(self, number: int, pixels: np.ndarray, aspect: float) -> None:
+    def write(self, number: int, pixels: memoryview, aspect: float) -> None:
         """Keep an image, where there is room for it or it takes the place of a damaged one."""
         number = self._numbers[number]
         is_new = not self._checks[number]
@@ -198,5 +198,5 @@ class _DiskCache:
             self._checks[number] = _checksum(pixels)
 
 
-def _checksum(pixels: np.ndarray) -> int:
+def _checksum(pixels: memoryview) -> int:
     return zlib.crc32(pixels) or 1

@@ -38,9 +38,9 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
     """
     table = _csv(path) if path.suffix.lower() == ".csv" else _arrow(path)
     if not len(table):
-        raise ValueError(f"{path} has no rows below its header")
+        raise ValueError(f"{path} has no rows below its header; write one for each image")
     if is_pairs(table, columns):
-        return read_pairs_table(table, columns, lambda paths: _located(path, paths))
+        return read_pairs_table(table, columns, lambda paths: _located(path, paths, table))
     table = table.with_roles(columns)
     if "image" in table and not isinstance(table["image"][0], Cell):  # a column of paths that is called image
         roles = {role: name for role, name in table.roles.items() if role != "image"}
@@ -59,7 +59,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         return dataset_of(table, list(table["image"]))
     paths = list(map(str, table["path"]))
     # The columns are checked first: that takes less time than looking for the files.
-    return replace(dataset_of(table, paths), images=_located(path, paths))
+    return replace(dataset_of(table, paths), images=_located(path, paths, table))
 
 
 def _no_column(table: Table, *names: str) -> OptionError:
@@ -201,7 +201,8 @@ def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
     return columns
 
 
-def _located(path: Path, paths: Sequence[str]) -> list[Location]:
+def _located(path: Path, paths: Sequence[str], table: Table) -> list[Location]:
+    """Return where the images are; raise an error that names the first row whose image is not there."""
     packed: dict[str, Location] = {}
     for tar in sorted(path.parent.glob(f"{glob.escape(path.stem)}*.tar")):
         for name, location in Files.of(tar).items():
@@ -212,10 +213,13 @@ def _located(path: Path, paths: Sequence[str]) -> list[Location]:
     folder = "" if path.parent == Path() else str(path.parent)
     named = [name.removeprefix("./") for name in paths]
     located = [packed.get(name) or os.path.join(folder, name) for name in named]
-    missing = [name for name in located if isinstance(name, str) and not os.path.isfile(name)]
+    missing = [i for i, file in enumerate(located) if isinstance(file, str) and not os.path.isfile(file)]
     if missing:
+        name = paths[missing[0]]
+        rows = zip(*table.columns.values(), strict=True)
+        row = next(number for number, values in enumerate(rows) if name in map(str, values))
         raise FileNotFoundError(
-            f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {missing[0]}; "
-            "paths start at the folder of the table"
+            f"{len(missing):,} of the {len(paths):,} images in {path} are missing, first {located[missing[0]]} "
+            f"({table.row(row)}); paths start at the folder of the table"
         )
     return located
