@@ -140,3 +140,21 @@ def test_sigterm_ends_a_server_with_a_search_under_way(points, tmp_path, work, s
         text = (tmp_path / "log").read_text()
         assert "Traceback" not in text
         assert ("some of its work was not done" in text) == bool(status)
+
+
+def test_a_body_in_chunks_of_one_byte_stops_nobody(points):
+    """Each chunk takes as long as a kilobyte otherwise does."""
+    start = b"POST /api/search/image HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with server(points, seconds=30.0) as (address, _):
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port)) as client:
+            client.sendall(start)
+            with contextlib.suppress(ConnectionError):
+                for _ in range(20):
+                    client.sendall(b"1\r\nx\r\n" * 50_000)
+                client.settimeout(20)
+                while client.recv(1 << 16):
+                    pass
+        begun = time.monotonic()
+        assert httpx.get(f"{address}/health").status_code == 200
+        assert time.monotonic() - begun < 3

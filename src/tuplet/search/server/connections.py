@@ -22,6 +22,11 @@ from tuplet.search.server.limits import Limits
 
 #: Connections to accept at a time, each of which opens a file before it can be refused.
 ACCEPTED = 64
+#: Bytes to read from a connection at a time; others have their turn in between.
+READ_BYTES = 2**14
+#: Seconds of this thread that reading a request may take, and for each of its bytes: a body in chunks of one byte takes
+#: a thousand times as long as others.
+PARSE_SECONDS, BYTE_SECONDS = 0.05, 1e-7
 #: Connections that the system keeps until they are accepted.
 BACKLOG = 1024
 #: Seconds in which a client may send the rest of a body after its answer.
@@ -84,6 +89,7 @@ class Connection(H11Protocol):
     address = ""
     _deadline: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
+    _parsing = 0.0
 
     @property
     def has_request(self) -> bool:
@@ -98,6 +104,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection or refuse it; the headers must then arrive in time."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self.address = str(self.client[0]) if self.client else ""
         if self.everyone.admit(self):
             self._wait(self.everyone.limits.seconds)
@@ -115,12 +122,18 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless the connection was refused."""
-        if not self.transport.is_closing():
-            super().data_received(data)
+        """Read on, unless the connection was refused or takes too much time."""
+        if self.transport.is_closing():
+            return
+        begun = time.thread_time()
+        super().data_received(data)
+        self._parsing += time.thread_time() - begun - BYTE_SECONDS * len(data)
+        if self._parsing > PARSE_SECONDS:
+            self.abort()
 
     def on_response_complete(self) -> None:
         """Expect the next request, or the rest of this one's body, in time."""
+        self._parsing = 0.0
         is_complete = self.conn.their_state is not h11.SEND_BODY
         self._wait(self.everyone.limits.seconds if is_complete else REST_SECONDS)
         self.everyone.renew(self)
@@ -161,6 +174,7 @@ class Server(uvicorn.Server):
         protocol = type("LimitedConnection", (Connection,), {"everyone": Connections(limits)})
         config = uvicorn.Config(
             app,
+            loop="asyncio",
             http=protocol,
             ws="none",
             log_level="error",  # every stranger can cause warnings
