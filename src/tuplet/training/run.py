@@ -240,8 +240,9 @@ def _fit_final(
     settings = replace(settings, steps=last, wise_ft=wise, keep_start=False, evaluate_every=max(1, last), patience=None)
     if world.is_main:
         _logger.info("training on all %s examples for %s steps", f"{len(data):,}", f"{last:,}")
+    loss = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
     torch.manual_seed(settings.seed)
-    embedder, _ = make_embedder(settings, make_loss(settings.loss, settings.loss_options, classes=1, dim=1), data)
+    embedder, _ = make_embedder(settings, loss, data)
     embedder.to(world.device)
     start, final = make_start(embedder, settings, data), RunFolder(folder.path / "final")
     split, average = everything_trains(data), chosen.best_average
@@ -256,8 +257,8 @@ def plan(data: Dataset, settings: Settings, world: World) -> tuple[Settings, Spl
 
     Decoding may take long, so every error in the settings is raised here.
     """
-    torch.manual_seed(settings.seed)
     loss = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
+    torch.manual_seed(settings.seed)  # after the loss, whose proxies draw numbers: every loss gets the same network
     embedder, settings = make_embedder(settings, loss, data)
     warn_of_length(loss, embedder.config.normalize)
     split = split_examples(data, settings)
