@@ -120,6 +120,7 @@ def folder(tmp_path_factory):
         (("report", "cut"), "cut/events.jsonl is not valid JSON"),
         (("evaluate", "run/best"), "run/best is not a run; name the data"),
         (("evaluate", "moved"), "the data of moved are no longer at /nowhere/photos; name them: tuplet evaluate"),
+        (("export", "moved"), "no longer at /nowhere/photos; name them: tuplet export moved DATA"),
         (("evaluate", "in memory"), "the data of in memory were in memory; name them: tuplet evaluate 'in memory'"),
         (("evaluate", "run", "one"), "the data have 1 class"),
         (("evaluate", "run", "vectors.npz"), "in run takes images, and vectors.npz contains feature vectors; give"),

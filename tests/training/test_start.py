@@ -51,6 +51,16 @@ def test_the_start_of_pretrained_weights_is_without_the_new_layer():
     )
 
 
+def test_every_loss_starts_from_the_same_network(tmp_path):
+    """The proxies of a loss draw random numbers too."""
+    options = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "steps": 0}
+    plain, proxies = (
+        training.train(pictures(), tmp_path / loss, loss=loss, **options).embedder.weights()
+        for loss in ("multi_similarity", "proxy_anchor")
+    )
+    assert same(plain, proxies)
+
+
 def test_the_interval_is_that_of_a_paired_bootstrap():
     rng = np.random.default_rng(0)
     before, after = (torch.tensor(rng.random(300) < share).double() for share in (0.6, 0.7))

@@ -84,12 +84,12 @@ def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     return select_measured(data, split.test, split.test_gallery)
 
 
-def data_of_run(run: Path, source: str) -> str:
+def data_of_run(run: Path, source: str, command: str = "evaluate") -> str:
     """Return the data that a run was trained on; raise a FileNotFoundError if they cannot be opened."""
     if source == "glyphs" or Path(source).exists():
         return source
     lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
-    raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet evaluate {quote(str(run))} DATA")
+    raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet {command} {quote(str(run))} DATA")
 
 
 def _check_inputs(embedder: "Embedder", data: "Dataset", model: Path) -> None:

@@ -53,7 +53,7 @@ def export(
     if data is None and run is None:
         raise ValueError(f"{model} is not a run; name images to check it with: tuplet export {model} DATA")
     how = {} if run is None or data is not None else run.get("opened_with", {})
-    train, test = datasets.open(data or data_of_run(model, (run or {})["data"]), **how).split()
+    train, test = datasets.open(data or data_of_run(model, (run or {})["data"], "export"), **how).split()
     out = out or (model if model.is_dir() else Path()) / f"{precision}{ENDINGS[format]}"
     calibration = _some(train, images, embedder.preprocessing)[0] if precision == "int8" else None
     pixels, labels = _some(test, images, embedder.preprocessing)

@@ -50,8 +50,8 @@ def make_plan(data: Dataset, settings: Settings, world: World) -> Plan:
 
     Decoding may take long, so every error in the settings is raised here.
     """
-    torch.manual_seed(settings.seed)
     loss = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
+    torch.manual_seed(settings.seed)  # after the loss, whose proxies draw numbers: every loss gets the same network
     embedder, settings = make_embedder(settings, loss, data)
     settings = replace(settings, device=str(world.device))
     warn_of_length(loss, embedder.config.normalize)
@@ -74,8 +74,8 @@ def plan_final(plan: Plan, chosen: Progress) -> Plan:
     settings = replace(
         plan.settings, steps=last, wise_ft=wise, keep_start=False, evaluate_every=max(1, last), patience=None
     )
-    torch.manual_seed(settings.seed)
     loss = make_loss(settings.loss, settings.loss_options, classes=1, dim=1)
+    torch.manual_seed(settings.seed)
     embedder, _ = make_embedder(settings, loss, plan.data)
     embedder.to(plan.world.device)
     final = _complete(plan.data, settings, everything_trains(plan.data), embedder, plan.world)
