@@ -54,7 +54,7 @@ def heads(
     _, numbers = labels.unique(return_inverse=True)
     head = nn.Linear(features.shape[1], DIM, bias=False).to(features.device)
     objective = LOSSES[loss](int(numbers.max()) + 1).to(features.device)
-    groups = [{"params": head.parameters()}, {"params": objective.parameters(), "lr": 100 * lr}]
+    groups: list[dict[str, Any]] = [{"params": head.parameters()}, {"params": objective.parameters(), "lr": 100 * lr}]
     optimizer = torch.optim.AdamW(groups, lr=lr)
     for step in range(1, last + 1):
         optimizer.zero_grad()
