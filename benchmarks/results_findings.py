@@ -35,6 +35,7 @@ def findings(datasets: tuple[str, ...], results: Results) -> str:
         f"""**Start from a vision transformer if your device allows**: a ViT-S/14 of the DINOv2 family reaches
         {values("vit")}, with 336 pixels. Its pretraining set was gathered with training images of both datasets as
         seeds, so part of its lead may come from there.""",
+        *_frozen(results),
         f"""**Without class proxies**, use RAW+VTHM (`--loss multi_similarity`, {values("raw_vthm")}) or RAW
         (`--loss raw`, {values("raw")}). Ranked list on three levels of the network
         (`--loss ranked_list --levels LMH`, {values("rll_lmh")}) is a little better, with 1,536 dimensions; on one level
@@ -54,6 +55,19 @@ def findings(datasets: tuple[str, ...], results: Results) -> str:
     titles = " and ".join(DATASETS[dataset].title for dataset in datasets)
     lines += ["## What to use", "", f"Recall@1 is given for {titles}, in this order.", "", *map(_item, items)]
     return "\n".join(lines)
+
+
+def _frozen(results: Results) -> list[str]:
+    """Return what a head on frozen features gains, if it was measured."""
+    measured = results.get("frozen_features", {"rows": []})["rows"]
+    gains = [100 * (fmean(each["recall_at_1"] for each in row["trained"]) - row["frozen"]) for row in measured]
+    if not gains:
+        return []
+    seconds = max(row["training_seconds"] for row in measured)
+    text = f"""**A head on frozen features** ([below](#a-head-on-frozen-features)) trains in {seconds:.0f} seconds or
+        less and gains {min(gains):.0f} to {max(gains):.0f} points. Fine-tuning gains far more: use the head to try
+        ideas, or where the network must stay as it is."""
+    return [text]
 
 
 def _three_best(means: dict[str, float]) -> str:

@@ -144,7 +144,8 @@ def _frozen(results: Results) -> str:
     about = results["frozen_features"]
     text = f"""One linear layer of 512 outputs on the features of a network that is not trained, at 224². Every step
         sees the exact loss of all training vectors at once. Loss, learning rate and steps are chosen on validation
-        classes over three seeds. The seconds are those of embedding both splits and of training, on {about["device"]}.
+        classes over three seeds. The seconds are those of embedding both splits and of training, on {about["device"]}
+        beside other work.
         `benchmarks/frozen_features.py` repeats it."""
     lines = ["## A head on frozen features", "", paragraph(text), ""]
     lines += _head(["weights", "dataset", "features R@1", "head R@1", "embedding, s", "training, s", "chosen"])

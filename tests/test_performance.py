@@ -37,7 +37,8 @@ def row_of(steps, **row):
 
 
 def test_every_loss_is_measured(bench):
-    measured = {type(part) for case in bench("losses").MEASURED for part in case.ours(2).modules()}
+    peers = bench("loss_peers")
+    measured = {type(part) for case in (*peers.CASES, *peers.SYSTEMS) for part in case.ours(2).modules()}
     assert set(LOSSES.values()) <= measured
 
 

@@ -23,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 #: The commands of these pages repeat measurements, which takes hours.
 MEASURED = ("performance.md", "results.md")
+#: What is added to commands that would take long.
+_STEPS = ("--steps", "2")
+SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "2", "--seeds", "1")}
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.name not in MEASURED]
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 
@@ -100,8 +103,7 @@ def test_every_command_of_a_page_runs(page, folder, served):
     for line in lines:
         command, _, target = line.partition(" > ")
         for words in commands_of(command):
-            short = ["--steps", "2"] if words[0] in ("train", "compare") else []
-            done = typed(*words, *short, cwd=folder)
+            done = typed(*words, *SHORT.get(words[0], ()), cwd=folder)
             assert done.exit_code == 0, f"{line}\n{done.output}"
             if target:
                 (folder / target).write_text(done.stdout)

@@ -67,9 +67,9 @@ def closed_and_open_set(
       people with a single image are impostors.
 
     Best-Rowden et al. take fewer people: others report a gallery of 4,249 images for 3,143 probes, and for the open set
-    those 3,143 images of 596 people as the gallery, one probe of each and 9,494 impostors. Their list is not public, so
-    all people of LFW count here: 5,749 images for 7,484 probes, and 1,680 probes with 4,069 impostors. Results are
-    near to theirs and not the same. The first image is that in the order given; which one theirs is, is not confirmed.
+    those 3,143 images of 596 people as the gallery, one probe of each and 9,494 impostors. Without their list, all
+    people of LFW count here: 5,749 images for 7,484 probes, and 1,680 probes with 4,069 impostors. Do not compare the
+    results with theirs. The first image is that in the order given; which one theirs is, is not confirmed.
 
     Returns:
         `rank1` of the closed set and `dir_at_far` of the open set, as in `identification`; the numbers of

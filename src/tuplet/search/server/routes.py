@@ -40,6 +40,9 @@ def add_search_routes(app: Any, service: Service) -> None:
     class ImageSearchOptions(SearchOptions):
         mirror: bool = Field(False, description="Average the image with its mirror image.")
 
+    class ItemSearchOptions(SearchOptions):
+        id: str = Field(description="The item to search from.")
+
     async def answer(
         vector: np.ndarray,
         response: Response,
@@ -134,10 +137,10 @@ def add_search_routes(app: Any, service: Service) -> None:
         responses=may_refuse(404, 503),
     )
     async def search_item(
-        id: str, request: Request, response: Response, options: Annotated[SearchOptions, Query()]
+        request: Request, response: Response, options: Annotated[ItemSearchOptions, Query()]
     ) -> SearchAnswer:
         async with service.time_limit(request.receive), service.same_index():
-            return await answer(await service.item_vector(id), response, options, exclude=id)
+            return await answer(await service.item_vector(options.id), response, options, exclude=options.id)
 
 
 def add_info_routes(app: Any, service: Service, pages: dict[str, str]) -> None:
