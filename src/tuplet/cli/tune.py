@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuplet.cli.flags import Columns, Pattern, flag, format_value, open_options
+from tuplet.cli.flags import Boxes, Columns, Pattern, flag, format_value, open_options
 from tuplet.cli.options import Recipe, add_training_options
 from tuplet.cli.tables import percent, print_table
 
@@ -35,6 +35,7 @@ def _tune(
     resume: Annotated[bool, typer.Option(help="Continue the tuning in the folder, or start again.")] = True,
     columns: Columns = None,
     pattern: Pattern = None,
+    boxes: Boxes = False,
     config: Annotated[
         Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
     ] = None,
@@ -67,13 +68,13 @@ def _tune(
     name = Path(data).name.split(".")[0] or "data"
     folder = Path("runs") / f"{name}_tuning" if out is None else out
     usable_device(settings.get("device"))
-    opened = datasets.open(data, **open_options(columns, pattern))
+    opened = datasets.open(data, **open_options(columns, pattern, boxes))
     fixed = dict(settings)
     if config is not None:
         fixed = read_config(config) | settings
         recipe = recipe or fixed.pop("recipe", None)
     found = training.tune(opened, folder, trials, minutes=minutes, seeds=seeds, recipe=recipe, resume=resume, **fixed)
-    words = ["tuplet", "train", data, "--out", str(Path("runs") / f"{name}_tuned")]
+    words = ["tuplet", "train", data, "--out", str(Path("runs") / f"{name}_tuned"), *(["--boxes"] if boxes else [])]
     sources = {"recipe": recipe, "columns": columns, "pattern": pattern, "config": config}
     command = _command(words, {k: v for k, v in sources.items() if v is not None} | settings | found["best"]["options"])
     page = reports.write_tuning(folder, command)

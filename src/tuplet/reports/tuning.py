@@ -75,8 +75,21 @@ def gain_over_first(found: Mapping[str, Any]) -> str:
 
 
 def ranked(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the trials, the best first, and those that were stopped or failed last."""
-    return sorted(found["trials"], key=lambda row: (row["state"] != "complete", -fmean(row["scores"] or [0.0])))
+    """Return the trials, the best first, and those that were stopped or failed last.
+
+    Those with several seeds come first: other seeds have other validation classes, so their means are not comparable
+    with the scores of one seed.
+
+    >>> rows = [("a", [0.9]), ("b", [0.8, 0.5]), ("c", [0.8, 0.6])]
+    >>> found = {"trials": [{"trial": name, "state": "complete", "scores": scores} for name, scores in rows]}
+    >>> [row["trial"] for row in ranked(found)]
+    ['c', 'b', 'a']
+    """
+
+    def order(row: Mapping[str, Any]) -> tuple[bool, int, float]:
+        return row["state"] != "complete", -len(row["scores"]), -fmean(row["scores"] or [0.0])
+
+    return sorted(found["trials"], key=order)
 
 
 def _course(found: Mapping[str, Any]) -> str:
