@@ -11,7 +11,7 @@ _NUMBERS = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 
 _TEXT = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le", 18: "utf-32-le"}
 _MATRIX, _COMPRESSED = 14, 15
 _CELL, _STRUCT, _CHAR = 1, 2, 4
-#: The most bytes that a file may unpack to: several times those of the lists of Cars196.
+#: The most bytes that a file may unpack to. The lists of Cars196 take a fraction of it.
 MAX_UNPACKED = 64 * 2**20
 #: The most elements of one cell or struct; the lists of Cars196 have 113 thousand.
 MAX_ELEMENTS = 500_000

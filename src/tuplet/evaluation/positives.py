@@ -27,7 +27,7 @@ class RankedPositives:
 
 
 class ClassMembers:
-    """The gallery members that share each query's label, on the CPU, and those of them that it may find.
+    """The gallery members that share each query's label, on the CPU, and which of them it may find.
 
     Those of query i are `order[start[i] : start[i] + size[i]]`. Where examples have several labels, (N, L) padded with
     −1, these are the members that share any of them. A query does not find itself, if `own`, nor members that share its

@@ -104,7 +104,7 @@ def _intervals(
     """
     count = len(num_positives)
     table = torch.stack(list(values.values()), 1)
-    # Recall divides by all queries drawn, the other metrics by those of them that have a positive.
+    # Recall divides by all queries drawn, the other metrics by the queries that have a positive.
     counts = torch.stack([(num_positives > 0) | (name in recalls) for name in values], 1).double()
     generator = torch.Generator().manual_seed(seed)
     means: list[Tensor] = []

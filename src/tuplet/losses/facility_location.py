@@ -61,7 +61,7 @@ class FacilityLocationLoss(RowLoss):
         self.epochs += 1
 
     def value(self, view: View) -> Tensor:
-        """Search the best medoids without gradient, then sum the distances to them and to those of the classes."""
+        """Search the best medoids without gradient, then sum the distances to them and to the classes' medoids."""
         refuse_gallery(self, view)
         refuse_same(self, view)
         gamma = self.gamma * self.decay ** self.epochs.double()
