@@ -39,8 +39,9 @@ def test_feature_vectors_are_the_start_of_a_new_network(tmp_path):
     assert run.metrics["gain"]["confidence"] == 0.95
 
 
-def test_the_start_of_pretrained_weights_is_without_the_new_layer():
-    embedder = models.create("convnet", size=12, channels=3, dim=4)
+@pytest.mark.parametrize("parts", [{}, {"heads": [1, 3], "part_weights": [1, 3]}])
+def test_the_start_of_pretrained_weights_is_without_the_new_layer(parts):
+    embedder = models.create("convnet", size=12, channels=3, dim=4, **parts)
     pretrained = training.Settings(model="convnet", weights="a file")
     start = make_start(embedder, pretrained, pictures()).embedder
     images = pictures().images

@@ -41,7 +41,8 @@ def make_start(embedder: Embedder, settings: Settings, data: Dataset) -> Start:
         return Start(raw.to(embedder.device).eval(), "the feature vectors")
     if settings.weights is None:
         return Start(copy.deepcopy(embedder).eval(), f"{config.architecture} with random weights")
-    pooled = Embedder(replace(config, dim=None), copy.deepcopy(embedder.backbone)).to(embedder.device)
+    without = replace(config, dim=None, heads=None, part_weights=None)
+    pooled = Embedder(without, copy.deepcopy(embedder.backbone)).to(embedder.device)
     layer = "" if config.dim is None else ", without a new layer"
     return Start(pooled.eval(), f"{config.architecture} with the weights {settings.weights}{layer}")
 
