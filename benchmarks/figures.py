@@ -1,4 +1,4 @@
-"""Draw the papers' figures from our own runs: maps in two dimensions, nearest images and learning curves.
+"""Draw the papers' figures from our own runs and losses: weights, maps in two dimensions, nearest images, curves.
 
     TUPLET_DATA=folder python benchmarks/figures.py [--train fashion-mnist-folder]
 
@@ -18,7 +18,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import common
 import tuplet
@@ -26,7 +28,7 @@ from methods import CURVES, DATASETS, METHODS, NEAREST
 from results_data import read
 from results_page import IMAGES
 from runs import RESULTS, Job, write
-from tuplet import data
+from tuplet import data, losses
 
 #: Vectors of any length, as in the paper; margin 1 for the two losses that have one.
 MAPS: dict[str, dict[str, Any]] = {
@@ -136,6 +138,71 @@ def draw_nearest(results: Mapping[str, Mapping[str, Any]]) -> None:
         _save(figure, f"nearest_{dataset}.jpg")
 
 
+#: Losses whose weights are drawn, with the scales that unit vectors need.
+WEIGHTS: dict[str, losses.RowLoss] = {
+    "Contrastive": losses.CosineContrastiveLoss(),
+    "Triplet": losses.TripletLoss(),
+    "Lifted, generalised": losses.GeneralizedLiftedLoss(scale=16.0),
+    "N-pair": losses.NPairAllLoss(scale=16.0),
+    "Binomial": losses.BinomialDevianceLoss(),
+    "RAW": losses.RAWLoss(),
+    "RAW+VTHM": losses.MultiSimilarityLoss(),
+    "Ranked list": losses.RankedListLoss(),
+    "Margin": losses.MarginLoss(mining=None),
+}
+
+
+def pair_weights(loss: losses.RowLoss, similarities: Tensor) -> tuple[Tensor, Tensor]:
+    """Return |∂ loss / ∂ similarity| of one query with positives, and with negatives, at these similarities."""
+    angle = similarities.double().arccos()
+    others = torch.stack([angle.cos(), angle.sin()], 1)
+    x = torch.cat([torch.tensor([[1.0, 0.0]], dtype=torch.float64), others, others])
+    labels = torch.tensor([0] + [0] * len(angle) + [1] * len(angle))
+    weights = loss.weights(x, labels)[0, 1:].abs()
+    if loss.geometry == "euclidean":  # those are weights of distances, and d = √(2 − 2s)
+        weights = weights / (x[0] - x[1:]).norm(dim=1)
+    positives, negatives = weights.split(len(angle))
+    return positives, negatives
+
+
+def draw_weights() -> None:
+    """Draw the weight of a pair against its similarity, as figure 1 of the unified view (2019)."""
+    similarities = torch.linspace(-0.5, 0.98, 75)
+    figure, axes = plt.subplots(3, 3, figsize=(9, 7.5), sharex=True)
+    for axis, (title, loss) in zip(axes.flat, WEIGHTS.items(), strict=True):
+        positives, negatives = pair_weights(loss, similarities)
+        axis.plot(similarities, positives / positives.max(), color="#2a9d4a", label="positive pairs")
+        axis.plot(similarities, negatives / negatives.max(), color="#3366aa", linestyle=":", label="negative pairs")
+        axis.set_title(title, fontsize=10)
+        axis.tick_params(labelsize=7)
+    for axis in axes[-1]:
+        axis.set_xlabel("cosine similarity of the pair")
+    axes[0, 0].legend(fontsize=8)
+    figure.supylabel("weight, as a share of the largest of its kind")
+    _save(figure, "weights.png")
+
+
+def draw_rank_transfer(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw the transfer function of NRA, its loss and Recall@1 by α, as figure 3 of Schall et al. 2019."""
+    ranks = torch.linspace(0, 1, 201)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4))
+    for alpha in range(1, 7):
+        transfer = losses.NRALoss(alpha=alpha).transfer(ranks)
+        left.plot(ranks, transfer, label=f"α = {alpha}")
+        middle.plot(ranks, -torch.log(1 - transfer + 1e-4))
+    left.set(xlabel="normalised rank r", ylabel="w(r; α)")
+    middle.set(xlabel="normalised rank r", ylabel="−log(1 − w(r; α) + ε)")
+    left.legend(fontsize=8)
+    for dataset in ("cub200", "cars196"):
+        runs = [r for r in results.values() if (r.get("ablation"), r.get("dataset")) == ("nra_alpha", dataset)]
+        points = sorted((float(run["value"]), 100 * run["metrics"]["recall_at_1"]) for run in runs)
+        if points:
+            right.plot(*zip(*points, strict=True), marker=".", label=DATASETS[dataset].title)
+            right.legend(fontsize=8)
+    right.set(xlabel="α", ylabel="Recall@1, %")
+    _save(figure, "rank_transfer.png")
+
+
 def _aspect(opened: data.Dataset, index: int) -> float:
     return 1.0 if opened.aspects is None else float(opened.aspects[index])
 
@@ -153,6 +220,8 @@ def main() -> None:
     if arguments.train is not None:
         train_maps(arguments.train)
     results = read()
+    draw_weights()
+    draw_rank_transfer(results)
     draw_maps(results)
     draw_curves(results)
     draw_nearest(results)

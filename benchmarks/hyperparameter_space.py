@@ -97,6 +97,12 @@ FAMILIES: dict[str, tuple[Coordinate, ...]] = {
     "margin": (_LR_UP, _HEAD_LR),
     "nearest proxy": (_LR_UP, _HEAD_LR),
 }
+#: The learning rates of each system of `methods.SYSTEMS`: the three in the middle, then the next while one is the best.
+SYSTEM_LRS = {
+    "cub200": (8e-8, 4e-7, 2e-6, 1e-5, 5e-5, 2e-4, 1e-3),
+    "cars196": (8e-7, 4e-6, 2e-5, 1e-4, 5e-4, 2e-3, 1e-2),
+    "glyphs": (2e-4, 1e-3, 5e-3),
+}
 #: Searched again at full length: the learning rate of a short run may be too high for a long one, never too low.
 FULL_LENGTH: tuple[Coordinate, ...] = (_LR_DOWN._replace(one_way=True),)
 #: The part of an image that the test sees: less, the larger the image is made before the crop. Training does not depend

@@ -64,12 +64,14 @@ class Method:
         family: methods of a family share the options that were searched.
         options: keywords of `tuplet.train`.
         proposed: one of the five papers proposes it; the others are baselines.
+        steps: its share of the protocol's steps, for batches of another size.
     """
 
     title: str
     family: str
     options: Mapping[str, Any] = field(default_factory=dict)
     proposed: bool = False
+    steps: float = 1.0
 
 
 def _balanced(per_class: int) -> dict[str, Any]:
@@ -78,7 +80,15 @@ def _balanced(per_class: int) -> dict[str, Any]:
 
 _PAIRS = {"sampler": "npair"}
 _GROUPS = {"sampler": "ngroup", "per_class": 8}
+_HARD = {"sampler": "hard_class", "candidates": 100}
 _VTHM = {"mining": {"name": "valid_triplet", "epsilon": 0.1}}
+_64 = {"dim": 64}
+#: Three heads on one level, as BIER has them.
+_BIER = {
+    "loss": "bier",
+    "model_options": {"heads": [96, 160, 256], "part_weights": [96, 160, 256]},
+    **_balanced(2),
+}
 
 #: In the order of the table: each paper's methods beside what it compares them with.
 METHODS = {
@@ -91,8 +101,18 @@ METHODS = {
     "triplet_semi_hard": Method(
         "Triplet, semi-hard", "unit", {"loss": "triplet", "loss_options": {"mining": "semi_hard"}, **_GROUPS}
     ),
+    "triplet_semi_hard_64": Method(
+        "Triplet, semi-hard, 64-d",
+        "unit",
+        {"loss": "triplet", "loss_options": {"mining": "semi_hard"}, **_GROUPS, **_64},
+    ),
+    "smooth_triplet": Method("Triplet, smooth", "free", {"loss": "smooth_triplet", **_PAIRS}),
+    "smooth_triplet_hard": Method("Triplet, smooth, hard classes", "free", {"loss": "smooth_triplet", **_HARD}),
     "lifted_structure": Method(
         "Lifted structure", "free", {"loss": "lifted_structure", "normalize": "eval", **_GROUPS}
+    ),
+    "lifted_structure_64": Method(
+        "Lifted structure, 64-d", "free", {"loss": "lifted_structure", "normalize": "eval", **_GROUPS, **_64}
     ),
     # Dot products of unit vectors stay below its margin unless they are scaled.
     "generalized_lifted": Method(
@@ -105,10 +125,19 @@ METHODS = {
         "N-pair-ovo", "free", {"loss": "npair", "loss_options": {"variant": "ovo", "norm_penalty": 0.003}, **_PAIRS},
         proposed=True,
     ),
+    "npair_64": Method(
+        "N-pair-mc, 64-d", "free", {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, **_PAIRS, **_64}
+    ),
+    "npair_ovo_hard": Method(
+        "N-pair-ovo, hard classes",
+        "free",
+        {"loss": "npair", "loss_options": {"variant": "ovo", "norm_penalty": 0.003}, **_HARD},
+        proposed=True,
+    ),
     "npair_hard": Method(
         "N-pair-mc, hard classes",
         "free",
-        {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, "sampler": "hard_class", "candidates": 100},
+        {"loss": "npair", "loss_options": {"norm_penalty": 0.003}, **_HARD},
         proposed=True,
     ),
     "nca": Method("NCA, several positives", "free", {"loss": "nca", **_balanced(5)}, proposed=True),
@@ -138,12 +167,59 @@ METHODS = {
     "proxy_nca": Method("Proxy-NCA", "nearest proxy", {"loss": "proxy_nca", **_balanced(4)}),
     "proxy_anchor": Method("Proxy-Anchor", "proxy", {"loss": "proxy_anchor", **_balanced(4)}),
     "nra": Method("NRA", "rank", {"loss": "nra", **_GROUPS}, proposed=True),
+    "nra_64": Method("NRA, 64-d", "rank", {"loss": "nra", **_GROUPS, **_64}, proposed=True),
     "rll_h": Method("RLL-H", "unit", {"loss": "ranked_list", **_balanced(3)}, proposed=True),
     "rll_lmh": Method(
         "RLL-(L,M,H)", "unit", {"loss": "ranked_list", "levels": "LMH", **_balanced(3)}, proposed=True
     ),
+    # The systems that the papers compare with, each with its own batches and heads.
+    "pddm": Method("PDDM+Quadruplet", "pddm", {"loss": "pddm", "loss_lr_scale": 10.0, **_balanced(4)}),
+    "facility_location": Method(
+        "Struct Clust", "facility_location",
+        {"loss": "facility_location", "loss_options": {"gamma": 10.0, "decay": 0.94}, **_balanced(4)},
+    ),
+    "spectral_clustering": Method(
+        "Spectral Clust", "spectral_clustering",
+        {"loss": "spectral_clustering", "batch_size": 1260, "micro_batch_size": 60, **_balanced(70)}, steps=120 / 1260,
+    ),
+    "hdc": Method(
+        "HDC", "hdc",
+        {
+            "loss": "hdc", "levels": "LMH", "dim": 128,
+            "model_options": {"head_hidden": 1024, "part_weights": [1, 2, 3]},
+            **_balanced(10),
+        },
+    ),
+    "smart_mining": Method(
+        "Smart mining", "smart_mining",
+        {
+            "loss": "sum",
+            "loss_options": {
+                "parts": [
+                    {"loss": "triplet_ratio", "margin": 0.2, "mining": "disjoint"},
+                    {"loss": "global", "margin": 0.01, "mining": "disjoint"},
+                ]
+            },
+            "sampler": "smart_triplet",
+        },
+    ),
+    "htl": Method(
+        "HTL", "htl",
+        {
+            "loss": "hierarchical_triplet", "loss_options": {"beta": 0.1}, "sampler": "anchor_neighbor",
+            "sampler_options": {"neighbors": 3}, "per_class": 4,
+        },
+    ),
+    "bier": Method("BIER", "bier", _BIER),
+    "a_bier": Method("A-BIER", "bier", {**_BIER, "loss_options": {"adversarial": True}, "loss_lr_scale": 10.0}),
+    "abe": Method(
+        "ABE-8", "unit",
+        {"loss": "abe", "model_options": {"attention": 8}, "dim": 64, "batch_size": 64, **_balanced(4)},
+    ),
 }  # fmt: skip
 
+#: The systems that the papers compare with.
+SYSTEMS = tuple(list(METHODS)[list(METHODS).index("pddm") :])
 
 #: The rows with any loss and any number of pixels, one for each network.
 RECIPE_ROWS = {"best": "the best recipe, ResNet-50", "vit": "the best recipe, ViT-S/14"}
@@ -176,12 +252,14 @@ FAMILIES = {
     "equal": "vthm",
     "margin": "margin",
     "nearest proxy": "proxy_nca",
+    # A-BIER takes the learning rate of BIER, and ABE-8, whose trials are slow, that of the unit family.
+    **{name: name for name in SYSTEMS if METHODS[name].family == name},
 }
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """An option that a paper varies.
+    """An option that a paper varies, or a question about a row and the runs that answer it.
 
     Attributes:
         title: the option, for the page of results.
@@ -189,13 +267,15 @@ class Ablation:
         changes: the options of each value.
         printed: Recall@1 in per cent as the paper prints it.
         source: where the paper prints it.
+        datasets: where it is measured.
     """
 
     title: str
     method: str
     changes: Mapping[str, Mapping[str, Any]]
-    printed: Mapping[str, float]
-    source: str
+    printed: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    datasets: tuple[str, ...] = tuple(DATASETS)
 
 
 def _loss_options(option: str, values: tuple[float, ...], **others: float) -> dict[str, dict[str, Any]]:
@@ -210,6 +290,13 @@ ABLATIONS = {
         _loss_options("alpha", (36.0, 42.0, 45.0, 48.0, 55.0)),
         {"36": 69.9, "42": 70.7, "45": 71.4, "48": 71.3, "55": 69.0},
         "Angular 2017, table 4, Cars196",
+    ),
+    "angular_alone_alpha": Ablation(
+        "α of AL, in degrees",
+        "angular",
+        _loss_options("alpha", (36.0, 45.0)),
+        {"36": 67.9, "45": 66.4},
+        "Angular 2017, table 5, SOP",
     ),
     "rll_alpha": Ablation(
         "α of RLL",
@@ -239,6 +326,13 @@ ABLATIONS = {
         {"L": 76.1, "M": 76.9, "H": 76.1, "LMH": 79.8},
         "Ranked list 2019, table 6, SOP",
     ),
+    "rll_batch": Ablation(
+        "classes × 3 examples of a batch, RLL",
+        "rll_h",
+        {f"{classes}": {"batch_size": 3 * classes} for classes in (40, 50, 55, 60, 65)},
+        {"40": 79.2, "50": 79.5, "55": 79.7, "60": 79.8, "65": 79.8},
+        "Ranked list 2019, table 7, SOP, (L,M,H)",
+    ),
     "nra_alpha": Ablation(
         "α of NRA",
         "nra",
@@ -254,6 +348,90 @@ ABLATIONS = {
         "N-pair 2016, table 4, Cars196",
     ),
 }
+
+_AS_IT_IS: dict[str, Mapping[str, Any]] = {"as in the table": {}}
+_MORE_PIXELS = {"size": 384, "resize": 416, "augment": {"area": [0.25, 1.0], "size": 288}}
+_LITE0 = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet", "freeze_to": None}
+_VIT = {
+    "model": "vit_small_patch14_dinov2",
+    "weights": "vit_small_patch14_dinov2_focus",
+    "pooling": "class",
+    "freeze_to": None,
+}
+_VALID = _VTHM["mining"]
+
+#: Why rows are below their papers' numbers. Measured like `ABLATIONS`; each has a paragraph on the page of results.
+CAUSES = {
+    "raw_vthm_limit": Ablation(
+        "RAW+VTHM: budget, pixels or network?",
+        "raw_vthm",
+        {
+            **_AS_IT_IS,
+            "eight times the steps": {"steps": 2400},
+            "384 pixels": _MORE_PIXELS,
+            "EfficientNet-Lite0": _LITE0,
+            "ViT-S/14": _VIT,
+        },
+        datasets=("cub200",),
+    ),
+    "nra_limit": Ablation(
+        "NRA: budget, pixels or network?",
+        "nra",
+        {
+            **_AS_IT_IS,
+            "eight times the steps": {"steps": 2400},
+            "384 pixels": _MORE_PIXELS,
+            "EfficientNet-Lite0": _LITE0,
+            "ViT-S/14": _VIT,
+        },
+        datasets=("cub200",),
+    ),
+    "vthm_reduction": Ablation(
+        "VTHM: sums or means?",
+        "vthm",
+        {
+            **_AS_IT_IS,
+            # With flat slopes the gradient of a binomial deviance is that of a mean over the pairs of a kind.
+            "means over kept pairs": {
+                "loss": "binomial_deviance", "loss_options": {"alpha": 0.1, "beta": 0.1, "mining": _VALID}
+            },
+        },
+    ),
+    "binomial_vthm_balance": Ablation(
+        "Binomial+VTHM: the balance of its two terms?",
+        "binomial_vthm",
+        {
+            **_AS_IT_IS,
+            "α = β = 2": {"loss_options": {"alpha": 2.0, "beta": 2.0, "mining": _VALID}},
+            "α = β = 10": {"loss_options": {"alpha": 10.0, "beta": 10.0, "mining": _VALID}},
+            "α = β = 50": {"loss_options": {"alpha": 50.0, "beta": 50.0, "mining": _VALID}},
+        },
+    ),
+    "margin_limit": Ablation(
+        "Margin: β, mining or the learning rate?",
+        "margin",
+        {
+            **_AS_IT_IS,
+            "β learned": {"loss_options": {"learn_beta": True}},
+            "all pairs": {"loss_options": {"mining": None}},
+            "semi-hard": {"loss_options": {"mining": "semi_hard"}},
+            "head at 1 × lr": {"head_lr_scale": 1.0},
+        },
+        datasets=("cars196",),
+    ),
+    "generalized_lifted_scale": Ablation(
+        "Lifted, generalised: scale or collapse?",
+        "generalized_lifted",
+        {
+            **_AS_IT_IS,
+            "scale 1": {"loss_options": {"scale": 1.0}},
+            "scale 4": {"loss_options": {"scale": 4.0}},
+            "VTHM": {"loss_options": {"scale": 16.0, **_VTHM}},
+            "a tenth of the lr": {"lr": 1e-6},
+        },
+        datasets=("cub200",),
+    ),
+}  # fmt: skip
 
 #: Methods whose learning curves are drawn, as in figure 3 of N-pair 2016.
 CURVES = ("triplet_2", "npair_ovo", "npair")

@@ -16,6 +16,9 @@ Stages, in the order in which they are needed:
     6            the other methods that the papers propose, seeds 1 and 2
     search_vit   choose the best recipe with a vision transformer (vit_*.json)
     7            that recipe, three seeds
+    search_systems  choose the learning rates of the systems that the papers compare with (systems_*.json)
+    8            those systems, seed 0
+    9            why some rows are below their papers' numbers
 
 Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts that
 would not end within --limit-seconds, so the same command continues where it stopped. Several processes with the same
@@ -36,12 +39,13 @@ import torch
 
 import hyperparameter_space as space
 from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
-from methods import ABLATIONS, CURVES, DATASETS, FAMILIES, METHODS, SEEDS, TARGETS
+from methods import ABLATIONS, CAUSES, CURVES, DATASETS, FAMILIES, METHODS, SEEDS, SYSTEMS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
 DEFAULTS = {option.name: option.default for option in describe_options()}
 STAGES = ("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7")
+STAGES += ("search_systems", "8", "9")
 
 
 # The hyper-parameter search
@@ -51,7 +55,7 @@ def trial(dataset: str, method: str, options: Options) -> Job:
     """Return a run on the training classes alone: two thirds of them train, the others validate."""
     about = DATASETS[dataset]
     every = {**about.options, **METHODS[method].options, "steps": about.trial_steps}
-    every = _evaluate_at_end({**every, **space.VALIDATION, **nest(options)})
+    every = _evaluate_at_end(_scaled({**every, **space.VALIDATION, **nest(options)}, METHODS[method].steps))
     return Job(f"trial_{dataset}_{method}", "trial", dataset, method, every)
 
 
@@ -65,17 +69,38 @@ class Search:
 
     def improve(self, method: str, start: Options, coordinates: Iterable[Coordinate]) -> Iterator[dict[str, Any]]:
         """Yield the best options so far; the option "method", where there is one, replaces `method`."""
-        with self._until_out_of_time():
+        with self.until_out_of_time():
             yield from coordinate_search(start, coordinates, partial(self._scores, method))
+
+    def best_lrs(self, methods: Sequence[str], shared: Options, lrs: Sequence[float]) -> dict[str, float]:
+        """Return the best learning rate of each method: the first three are tried, and the next while one is the best.
+
+        Args:
+            methods: the methods.
+            shared: the other options.
+            lrs: the learning rates, ascending; the three in the middle are the first.
+        """
+        middle = len(lrs) // 2
+        tried: dict[str, dict[int, Score]] = {method: {} for method in methods}
+        todo = [(method, n) for method in methods for n in (middle - 1, middle, middle + 1)]
+        while todo:
+            candidates = [{**shared, "method": method, "lr": lrs[n]} for method, n in todo]
+            for (method, n), score in zip(todo, self._scores("", candidates), strict=True):
+                tried[method][n] = score
+            best = {method: max(scores, key=scores.__getitem__) for method, scores in tried.items()}
+            todo = [(method, n) for method, k in best.items() for n in (k - 1, k + 1)]
+            todo = [(method, n) for method, n in todo if n in range(len(lrs)) and n not in tried[method]]
+        return {method: lrs[n] for method, n in best.items()}
 
     def best_over_seeds(self, method: str, candidates: Sequence[Options], count: int) -> dict[str, Any] | None:
         """Return the best of the `count` best candidates by the mean over seeds; None if time runs out."""
-        with self._until_out_of_time():
+        with self.until_out_of_time():
             return dict(best_over_seeds(candidates, count, SEEDS, partial(self._scores, method)))
         return None
 
     @contextmanager
-    def _until_out_of_time(self) -> Iterator[None]:
+    def until_out_of_time(self) -> Iterator[None]:
+        """End the block quietly where no time is left for its next trial."""
         try:
             yield
         except OutOfTimeError as error:
@@ -171,6 +196,17 @@ def search_vit(dataset: str, runner: Runner) -> dict[str, Any]:
     return current.save("vit", shared={"method": "proxy_anchor", **best})
 
 
+def search_systems(dataset: str, runner: Runner) -> dict[str, Any]:
+    """Choose the learning rate of each system in short runs with the shared options; all candidates at once."""
+    current, shared = Search(dataset, runner), chosen(dataset, runner)["shared"]
+    short = {**shared, "steps": DATASETS[dataset].trial_steps}
+    own = [name for name in SYSTEMS if name in FAMILIES and _has_levels(dataset, METHODS[name].options)]
+    lrs: dict[str, float] = {}
+    with current.until_out_of_time():
+        lrs = current.best_lrs(own, short, space.SYSTEM_LRS[dataset])
+    return current.save("systems", per_family={name: {"lr": lr} for name, lr in lrs.items() if lr != shared["lr"]})
+
+
 def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]:
     """Return the choice of a search, from the runner's folder or from the stored results."""
     for folder in (runner.out, RESULTS):
@@ -180,11 +216,18 @@ def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]
     raise SystemExit(f"no options are chosen for {dataset}; run --stage search --dataset {dataset} first")
 
 
+def with_systems(dataset: str, runner: Runner) -> dict[str, Any]:
+    """Return the choice for all methods, with the learning rates of the systems."""
+    choice, systems = chosen(dataset, runner), chosen(dataset, runner, "systems")
+    return {**choice, "per_family": {**choice["per_family"], **systems["per_family"]}}
+
+
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
     "search": partial(search, families=[name for name in space.FAMILIES if FAMILIES[name] in TARGETS]),
     "search_all": search,
     "search_best": search_best,
     "search_vit": search_vit,
+    "search_systems": search_systems,
 }
 
 
@@ -207,9 +250,9 @@ def recipe_row(dataset: str, name: str, seed: int, best: Mapping[str, Any]) -> J
 
 def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
     """Return a run with one value of an option that a paper varies, with half the steps of a row."""
-    about = ABLATIONS[name]
-    options = {**_chosen_options(dataset, about.method, choice), **about.changes[value], "seed": 0}
-    options["steps"] = math.ceil(options["steps"] / 2)
+    about = (ABLATIONS | CAUSES)[name]
+    options = {**_chosen_options(dataset, about.method, choice), "seed": 0}
+    options |= {"steps": math.ceil(options["steps"] / 2), **about.changes[value]}
     facts, number = {"ablation": name, "value": value}, list(about.changes).index(value)
     file = f"ablation_{dataset}_{name}_{number}"
     return Job(file, "ablation", dataset, about.method, _evaluate_at_end(options), facts)
@@ -227,7 +270,19 @@ def _chosen_options(dataset: str, method: str, choice: Mapping[str, Any]) -> dic
     about, of_method = DATASETS[dataset], METHODS[method]
     options = {**choice["shared"], **choice["per_family"].get(of_method.family, {})}
     steps = round(space.STEPS_FACTOR * options.pop("steps", about.trial_steps))
-    return {**about.options, **of_method.options, **nest(options), "steps": steps}
+    return _scaled({**about.options, **of_method.options, **nest(options), "steps": steps}, of_method.steps)
+
+
+def _scaled(options: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """Scale the options that are counted in steps: fewer and larger batches see the same number of images.
+
+    >>> _scaled({"lr": 1e-4, "steps": 400, "ema": 0.99}, share=0.1)
+    {'lr': 0.0001, 'steps': 40, 'ema': 0.9}
+    """
+    scaled = {name: math.ceil(share * options[name]) for name in ("steps", "head_steps", "warmup") if name in options}
+    if "ema" in options:
+        scaled["ema"] = round(1 - (1 - options["ema"]) / share, 4)
+    return {**options, **scaled}
 
 
 def _evaluate_at_end(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,17 +297,30 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
         recipe = "best" if name == "5" else "vit"
         return [recipe_row(dataset, recipe, seed, chosen(dataset, runner, recipe)) for seed in SEEDS]
     choice = chosen(dataset, runner)
-    if name == "4":
-        jobs = [ablation(dataset, key, value, choice) for key, about in ABLATIONS.items() for value in about.changes]
-        jobs += [curve(dataset, method, choice) for method in CURVES]
+    if name in "49":
+        jobs = [
+            ablation(dataset, key, value, choice)
+            for key, about in (ABLATIONS if name == "4" else CAUSES).items()
+            for value in about.changes
+            if dataset in about.datasets
+        ]
+        jobs += [curve(dataset, method, choice) for method in CURVES if name == "4"]
+    elif name == "8":
+        jobs = [row(dataset, method, SEEDS[0], with_systems(dataset, runner)) for method in SYSTEMS]
     else:
         jobs = [
             row(dataset, method, seed, choice)
             for seed in (SEEDS[:1] if name in "13" else SEEDS[1:])
             for method, about in METHODS.items()
-            if (method in TARGETS) == (name in "12") and (about.proposed or name != "6")
+            if (method in TARGETS) == (name in "12") and (about.proposed or name != "6") and method not in SYSTEMS
         ]
-    return [job for job in jobs if set(job.options.get("levels", "H")) <= set(DATASETS[dataset].levels)]
+    return [job for job in jobs if _has_levels(dataset, job.options)]
+
+
+def _has_levels(dataset: str, options: Options) -> bool:
+    """Return whether the dataset's network has the levels that a run needs; attention needs all of them."""
+    needed = "LMH" if "attention" in options.get("model_options", {}) else options.get("levels", "H")
+    return set(needed) <= set(DATASETS[dataset].levels)
 
 
 def main() -> None:

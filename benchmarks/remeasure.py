@@ -94,8 +94,8 @@ def main() -> None:
     if "TUPLET_DATA" not in os.environ:
         parser.error("set TUPLET_DATA to the folder with the images and the weights")
     decoder = Runner(out, float("inf"), "cpu", cache=cache, known=())
-    for dataset in arguments.dataset:
-        decoder.load_data(dataset)  # decoded once, into the cache that all processes read
+    for job in jobs(arguments.dataset):
+        decoder.load_data(job.dataset, job.options)  # decoded once, into the cache that all processes read
     print(f"{time.monotonic() - started:6.0f} s  images are decoded", flush=True)
     left = str(max(0.0, arguments.limit_seconds - (time.monotonic() - started)))
     command = [sys.executable, *sys.argv, "--worker", "--limit-seconds", left]

@@ -17,16 +17,8 @@ Results: TypeAlias = Mapping[str, Result]
 
 def read(folder: Path = RESULTS) -> dict[str, Result]:
     """Return the results of the protocol; files of other benchmarks are ignored."""
-    kinds = (
-        "row_",
-        "chosen_",
-        *(f"{name}_" for name in RECIPE_ROWS),
-        "ablation_",
-        "curve_",
-        "map_",
-        "remeasured",
-        "frozen_",
-    )
+    choices = ("chosen_", "systems_", *(f"{name}_" for name in RECIPE_ROWS))
+    kinds = ("row_", "ablation_", "curve_", "map_", "remeasured", "frozen_", *choices)
     paths = [path for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)]
     found: dict[str, Result] = {path.stem: json.loads(path.read_text()) for path in paths}
     return found | {trial["trial"]: {"kind": "trial", **trial} for trial in trials.read(folder)}
@@ -42,6 +34,14 @@ def rows(dataset: str, method: str, results: Results) -> list[Result]:
     if method in RECIPE_ROWS:
         return of_kind(method, dataset, results)
     return [run for run in of_kind("row", dataset, results) if run["method"] == method]
+
+
+def choice(dataset: str, results: Results) -> Result | None:
+    """Return the options that all methods share and those of each family, the systems' included; None without any."""
+    if f"chosen_{dataset}" not in results:
+        return None
+    shared, systems = results[f"chosen_{dataset}"], results.get(f"systems_{dataset}", {"per_family": {}})
+    return {**shared, "per_family": {**shared["per_family"], **systems["per_family"]}}
 
 
 def recalls(runs: Sequence[Result]) -> list[float]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import common
 import protocols
-from methods import ABLATIONS, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, TARGETS, row_title
-from results_data import Result, Results, mean_recalls, read, recalls, rows, spread
-from results_findings import findings, paragraph, protocol
+from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, TARGETS, row_title
+from results_data import Result, Results, choice, mean_recalls, read, recalls, rows, spread
+from results_findings import causes, findings, paragraph, protocol
 from runs import as_json
 from tuplet.training import published
 
@@ -30,6 +30,7 @@ def render(results: Results) -> str:
         _frozen(results),
         _chosen(results),
         _ablations(results),
+        _causes(results),
         _figures(results),
         _missing(results),
         _commands(results),
@@ -88,9 +89,9 @@ def _with_difference(aim: float | None, runs: Sequence[Result]) -> str:
 def _table(dataset: str, results: Results) -> str:
     lines = _head(["method", *_COLUMNS.values(), "flip test R@1", "seeds", "R@1 in the papers"])
     for method, about in METHODS.items():
-        runs = rows(dataset, method, results)
-        mark = " †" if any(not _current(run, results) for run in runs) else ""
-        lines.append(_row(about.title + mark, runs, _printed(dataset, method)))
+        if runs := rows(dataset, method, results):
+            mark = " †" if any(not _current(run, results) for run in runs) else ""
+            lines.append(_row(about.title + mark, runs, _printed(dataset, method)))
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             lines.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
@@ -111,17 +112,17 @@ def _far_below(dataset: str, results: Results) -> list[str]:
 
 def _current(run: Result, results: Results) -> bool:
     """Return whether a run has the options that are chosen now."""
-    choice = results.get(f"chosen_{run['dataset']}")
-    if choice is None:
+    chosen = choice(run["dataset"], results)
+    if chosen is None:
         return False
-    planned = as_json(protocols.row(run["dataset"], run["method"], run["seed"], choice).options)
+    planned = as_json(protocols.row(run["dataset"], run["method"], run["seed"], chosen).options)
     return run["options"] == planned
 
 
 def _row(title: str, runs: Sequence[Result], printed: str) -> str:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
-        return _line([title, "diverged" if runs else "–", *["–"] * len(_COLUMNS), str(len(runs)), printed])
+        return _line([title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed])
     cells = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
     flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
     return _line([title, *cells, flipped, str(len(runs)), printed])
@@ -160,19 +161,19 @@ def _frozen(results: Results) -> str:
 def _chosen(results: Results) -> str:
     lines = ["## Chosen options", ""]
     lines += _head(["", *(DATASETS[dataset].title for dataset in MEASURED)])
-    chosen = [results.get(f"chosen_{dataset}", {"complete": False, "shared": {}}) for dataset in MEASURED]
-    if not any(choice["shared"] for choice in chosen):
+    chosen = [choice(dataset, results) or {"complete": False, "shared": {}} for dataset in MEASURED]
+    if not any(each["shared"] for each in chosen):
         return ""
-    lines.append(_line(["all methods", *(_listed(choice["shared"]) for choice in chosen)]))
-    for family in dict.fromkeys(family for choice in chosen for family in choice.get("per_family", ())):
-        cells = (choice.get("per_family", {}).get(family) for choice in chosen)
+    lines.append(_line(["all methods", *(_listed(each["shared"]) for each in chosen)]))
+    for family in dict.fromkeys(family for each in chosen for family in each.get("per_family", ())):
+        cells = (each.get("per_family", {}).get(family) for each in chosen)
         title = f"family of {METHODS[FAMILIES[family]].title}"
         lines.append(_line([title, *("–" if cell is None else _listed(cell) or "as above" for cell in cells)]))
     for name, title in RECIPE_ROWS.items():
         best = [results.get(f"{name}_{dataset}", {"shared": {}})["shared"] for dataset in MEASURED]
         if any(best):
             lines.append(_line([title, *(_listed(options) or "–" for options in best)]))
-    unfinished = [DATASETS[d].title for d, choice in zip(MEASURED, chosen, strict=True) if not choice["complete"]]
+    unfinished = [DATASETS[d].title for d, each in zip(MEASURED, chosen, strict=True) if not each["complete"]]
     return "\n".join([*lines, *([f"\nThe search is not complete on {', '.join(unfinished)}."] if unfinished else [])])
 
 
@@ -180,10 +181,30 @@ def _listed(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
+def _measured_ablations(results: Results) -> dict[tuple[str, str, str], Result]:
+    """Return the runs of ablations and causes by name, value and dataset."""
+    return {(r["ablation"], r["value"], r["dataset"]): r for r in results.values() if r["kind"] == "ablation"}
+
+
+def _causes(results: Results) -> str:
+    """Return what the runs tell about rows below their papers' numbers, and the runs."""
+    measured, lines = _measured_ablations(results), []
+    for name, about in CAUSES.items():
+        for dataset in MEASURED:
+            found = {value: measured[key] for value in about.changes if (key := (name, value, dataset)) in measured}
+            if found:
+                cells = ", ".join(f"{value} {_cells([run])}" for value, run in found.items())
+                lines.append(_line([about.title, DATASETS[dataset].title, cells]))
+    if not lines:
+        return ""
+    text = causes(lambda name, value: _cells([measured.get((name, value, "cub200"))]))
+    return "\n".join([text, *_head(["question", "dataset", "R@1 of the runs"]), *lines])
+
+
 def _ablations(results: Results) -> str:
     titles = [DATASETS[dataset].title for dataset in MEASURED]
     lines = _head(["option", "value", *(f"R@1, {title}" for title in titles), "R@1 in the paper", "source"])
-    measured = {(r["ablation"], r["value"], r["dataset"]): r for r in results.values() if r["kind"] == "ablation"}
+    measured = _measured_ablations(results)
     for name, about in ABLATIONS.items():
         values = [value for value in about.changes if any((name, value, dataset) in measured for dataset in MEASURED)]
         if values:
@@ -202,7 +223,8 @@ def _cells(runs: Iterable[Result | None]) -> str:
 
 
 def _figures(results: Results) -> str:
-    lines = []
+    lines = _figure("weights.png", "The weight that losses give a pair, by its similarity")
+    lines += _figure("rank_transfer.png", "The transfer function of NRA, its loss, and Recall@1 by α")
     for dataset in MEASURED:
         title = DATASETS[dataset].title
         lines += _figure(f"nearest_{dataset}.jpg", f"The five nearest images of some queries, {title}")
@@ -213,7 +235,9 @@ def _figures(results: Results) -> str:
         for r in results.values()
         if r["kind"] == "map"
     )
-    about = f"""The nearest images of some queries (a green frame is the query's class) are drawn after figure 5 of
+    about = f"""The weights are those of one query with 75 positives and 75 negatives at the same similarities, after
+        figure 1 of the unified view 2019; each curve is a share of its own maximum. The curves of α are drawn after
+        figure 3 of NRA 2019, the nearest images of some queries (a green frame is the query's class) after figure 5 of
         Angular 2017, the learning curves after figure 3 of N-pair 2016, and the maps of Fashion-MNIST after figure 4 of
         NRA 2019. mAP of the maps' test examples: {maps}. The maps have one seed and one learning rate, which was not
         searched; on MNIST the paper has NRA highest."""

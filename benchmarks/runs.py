@@ -101,7 +101,7 @@ class Runner:
         self.started, self.limit = time.monotonic(), limit
         self.step_seconds: list[float] = []
         self.compiled: set[str] = set()
-        self._loaded: tuple[str, Dataset] | None = None
+        self._loaded: tuple[tuple[str, data.CentreCrop], Dataset] | None = None
         out.mkdir(parents=True, exist_ok=True)
 
     def measured(self, job: Job) -> Mapping[str, Any] | None:
@@ -147,7 +147,7 @@ class Runner:
             return self.measured(job) or self._measure(job)
 
     def _measure(self, job: Job) -> Mapping[str, Any] | None:
-        examples, started = self.load_data(job.dataset), time.monotonic()
+        examples, started = self.load_data(job.dataset, job.options), time.monotonic()
         result = self._run(job, examples)
         seconds = time.monotonic() - started
         if "error" not in result and job.network in self.compiled:
@@ -215,17 +215,15 @@ class Runner:
             result["nearest"] = _nearest(saved)
         return result
 
-    def load_data(self, dataset: str) -> Dataset:
-        """Return the dataset with its images decoded on the device."""
-        if self._loaded is None or self._loaded[0] != dataset:
+    def load_data(self, dataset: str, options: Mapping[str, Any]) -> Dataset:
+        """Return the dataset with its images decoded on the device, and its test images cropped as the options say."""
+        size = options.get("size") or options["model_options"]["size"]
+        crop = data.CentreCrop(size, options["resize"], options.get("resize_mode", "square"))
+        if self._loaded is None or self._loaded[0] != (dataset, crop):
             self._loaded = None
-            about = DATASETS[dataset]
-            opened = data.open(os.path.expandvars(about.source))
-            options = about.options
-            # Methods that change these options crop the squares anew, in each run.
-            size = options.get("size") or options["model_options"]["size"]
-            crop = data.CentreCrop(size, options["resize"], options.get("resize_mode", "square"))
-            self._loaded = dataset, data.hold(opened, options["stored_size"], self.device, self.cache, crop=crop)
+            opened = data.open(os.path.expandvars(DATASETS[dataset].source))
+            held = data.hold(opened, options["stored_size"], self.device, self.cache, crop=crop)
+            self._loaded = (dataset, crop), held
         return self._loaded[1]
 
 

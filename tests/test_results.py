@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import tuplet
 from commands import typed
@@ -33,7 +34,7 @@ def bench(monkeypatch):
     small |= {"resize": 12, "stored_size": 12}
     tiny = methods.Benchmark("tiny", "glyphs", small, trial_steps=2, levels="H")
     monkeypatch.setitem(methods.DATASETS, "glyphs", tiny)
-    monkeypatch.setattr(import_module("runs").Runner, "load_data", lambda self, dataset: pictures(classes=184, each=8))
+    monkeypatch.setattr(import_module("runs").Runner, "load_data", lambda self, *job: pictures(classes=184, each=8))
     return import_module
 
 
@@ -43,7 +44,7 @@ def test_page_is_current(bench):
 
 
 def test_doctests_of_the_benchmarks(bench):
-    for name in ("hyperparameter_search", "results_data", "results_page", "common"):
+    for name in ("hyperparameter_search", "protocols", "results_data", "results_page", "common"):
         assert doctest.testmod(bench(name)).attempted
         assert not doctest.testmod(bench(name)).failed
 
@@ -58,10 +59,11 @@ class ChosenOptions:
             (folder / f"chosen_{dataset}.json").write_text(json.dumps(CHOICE))
             for name in ("best", "vit"):
                 (folder / f"{name}_{dataset}.json").write_text(json.dumps(best))
+            (folder / f"systems_{dataset}.json").write_text(json.dumps({"per_family": {"htl": {"lr": 2e-3}}}))
 
 
 def jobs(protocols, dataset, folder):
-    return [job for name in "1234567" for job in protocols.stage(name, dataset, ChosenOptions(folder))]
+    return [job for name in "123456789" for job in protocols.stage(name, dataset, ChosenOptions(folder))]
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
@@ -74,7 +76,7 @@ def test_every_run_has_its_own_file_and_valid_options(bench, dataset, tmp_path):
         if job.kind != "curve":
             assert settings.test_on == "test"
             assert settings.evaluate_every == settings.steps  # measured once, at the end
-        make_loss(settings.loss, settings.loss_options, classes=5, dim=4)
+        make_loss(settings.loss, settings.loss_options, classes=5, dim=4, widths=(2, 2))
     trial = Settings(**protocols.trial(dataset, "raw_vthm", CHOICE["shared"]).options)
     assert trial.test_on == "validation"
     assert trial.validation > 0
@@ -136,8 +138,13 @@ class TestSearch:
         protocols, runs = bench("protocols"), bench("runs")
         runner = runs.Runner(tmp_path, limit=float("inf"), device="cpu")
         monkeypatch.setattr(runner, "_run", None)
-        for name, search in (("chosen", protocols.search), ("best", protocols.search_best)):
-            stored = json.loads((runs.RESULTS / f"{name}_{dataset}.json").read_text())
+        searches = {"chosen": protocols.search, "best": protocols.search_best, "systems": protocols.search_systems}
+        for name, search in searches.items():
+            path = runs.RESULTS / f"{name}_{dataset}.json"
+            if not path.is_file():
+                assert (name, dataset) == ("systems", "cars196"), "a choice is missing"
+                continue
+            stored = json.loads(path.read_text())
             found = search(dataset, runner)
             assert {**found, "trials": set(found["trials"])} == {**stored, "trials": set(stored["trials"])}
 
@@ -200,7 +207,7 @@ from pathlib import Path
 sys.path.insert(0, {benchmarks!r})
 import protocols, runs
 runner = runs.Runner(Path({out!r}), float("inf"), "cpu")
-runner.load_data = lambda dataset: None
+runner.load_data = lambda dataset, options: None
 facts = {{"kind": "", "error": "diverged", "versions": {{}}}}
 def run(job, data):
     time.sleep(0.2)
@@ -278,7 +285,20 @@ def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
     results |= {f"curve_cub200_{method}": {**curve, "method": method} for method in ("npair", "npair_ovo")}
     results |= {f"row_cub200_{m}_0": {"nearest": [[0, 1, 9, 3, 4, 5]] * 2} for m in ("npair", "npair_angular")}
     monkeypatch.setenv("TUPLET_DATA", str(tmp_path))
-    for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest):
+    results |= {f"nra_{n}": {"ablation": "nra_alpha", "dataset": "cub200", "value": f"{n}", **curve,
+                             "metrics": {"recall_at_1": 0.1 * n}} for n in (1, 2)}  # fmt: skip
+    for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest, figures.draw_rank_transfer):
         draw(results)
-    drawn = {path.name for path in tmp_path.glob("results_*")}
-    assert drawn == {"results_maps.png", "results_curves_cub200.png", "results_nearest_cub200.jpg"}
+    figures.draw_weights()
+    drawn = {path.stem.removeprefix("results_") for path in tmp_path.glob("results_*")}
+    assert drawn == {"maps", "curves_cub200", "nearest_cub200", "rank_transfer", "weights"}
+
+
+def test_weights_of_pairs_are_those_of_similarities(bench):
+    """Of a loss of distances too: ∂L/∂s = ∂L/∂d · ∂d/∂s."""
+    similarities = torch.linspace(-0.5, 0.9, 8)
+    positives, negatives = bench("figures").pair_weights(tuplet.losses.ContrastiveLoss(margin=1.0), similarities)
+    count = 17 * 16
+    distances = (2 - 2 * similarities.double()).sqrt()
+    torch.testing.assert_close(positives, torch.full((8,), 2 / count, dtype=torch.float64))  # d² = 2 − 2s
+    torch.testing.assert_close(negatives, 2 * (1 - distances).relu() / distances / count)
