@@ -12,9 +12,10 @@ RUN apt-get update \
 WORKDIR /source
 COPY . .
 RUN pip install --no-cache-dir --constraint constraints.txt '.[glyphs,tables,lite0,timm,onnx,search,serve]' \
- && useradd --uid 10001 --create-home tuplet
+ && useradd --uid 10001 --no-create-home tuplet
 USER 10001
 WORKDIR /work
-ENV PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor
+# `docker run --user` may name a user without a home, and torch, Triton and the hubs keep their caches there.
+ENV HOME=/tmp PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor
 ENTRYPOINT ["tuplet"]
 CMD ["--help"]

@@ -24,7 +24,9 @@ def test_readme_runs_from_the_wheel_alone(soak, tmp_path):
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], **run)
     programs = f"{tmp_path / 'env/bin'}{os.pathsep}{os.environ['PATH']}"
-    run["env"] = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": programs}
+    run["env"] = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # The torch of the other tests; otherwise pip takes the newest one, with gigabytes of CUDA.
+    run["env"] |= {"PATH": programs, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     draw_folder(tmp_path / "photos", ("ant", "bee", "cat", "dog", "elk", "fox"), each=6, size=(64, 48))
     draw_folder(tmp_path / "new", ("owl",), each=2)
     (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos/ant/0.png").read_bytes())

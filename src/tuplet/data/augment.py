@@ -44,7 +44,9 @@ class Augment:
         area: the smallest and largest share of the image that a random resized crop shows.
         ratio: its smallest and largest width / height, uniform in the logarithm; it shrinks where it does not fit.
         mirror: the probability of the mirror image.
-        brightness, contrast, saturation: factors up to 1 ± the value; contrast is about the image's mean grey.
+        brightness: a factor of up to 1 ± the value.
+        contrast: the same, about the image's mean grey.
+        saturation: the same, about the grey of each pixel.
         hue: a rotation of up to ± the value, in full circles. The four are one 3×3 matrix per image.
         erase: the probability that a rectangle of 2 to 33 % of the crop becomes `MEAN_COLOUR`.
         seed: the seed of all random numbers.

@@ -15,7 +15,8 @@ class ArcFaceLoss(CosineProxyLoss):
     is above π, s_y − margin·sin(margin) takes the place of its cosine. The mean over queries.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         scale: a factor of the cosines.
         margin: what the angle to the own class is widened by, in radians.
         centers: vectors for each class; s_c is the largest of their cosines. Rows c·centers to (c + 1)·centers − 1 of

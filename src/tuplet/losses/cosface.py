@@ -9,7 +9,8 @@ class CosFaceLoss(CosineProxyLoss):
     s_c is the cosine of the query and the vector of class c.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         scale: a factor of the cosines.
         margin: what the cosine of the own class is lowered by.
         sharded: divide the classes among the processes of `torch.distributed`, for millions of them. Each process holds

@@ -145,7 +145,8 @@ class BIERLoss(PartsLoss):
     Args:
         adversarial: add the term of A-BIER.
         widths: the widths of the parts, which R needs; `tuplet.train` fills them in.
-        alpha, beta: α and β.
+        alpha: α.
+        beta: β.
         negative_cost: C.
         released: the weights of the authors' code: w = σ(−A) · (1 on positives, 2 on negatives), A from 0.5, then
             A += 0.06 a; and each example counts as a positive pair with itself, which adds nothing but its count.

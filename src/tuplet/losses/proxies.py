@@ -98,7 +98,8 @@ class ProxyNCALoss(ProxyLoss):
     printed; whether its authors count it once is not confirmed. Who stands for whom is constant in the gradient.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         squared: d is the squared Euclidean distance; False for the distance itself, as the ranked list paper prints it.
         proxies: K, the number of proxies; None for one of each class.
 
@@ -147,7 +148,8 @@ class SoftmaxLoss(ProxyLoss):
     This is the classifier that metric learning is compared with.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         sharded: divide the classes among the processes, for millions of them: see `CosFaceLoss`.
 
     Inputs: vectors of any length; labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights w and `bias`
@@ -198,7 +200,8 @@ class ProxyAnchorLoss(ProxyLoss):
     in the batch, the second over all classes.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         alpha: α, the steepness of both terms.
         margin: δ, the distance of both boundaries from 0.
 

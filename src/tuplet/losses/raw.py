@@ -14,7 +14,8 @@ class BinomialDevianceLoss(RowLoss):
     The mean over all queries. An empty set, mined or not, contributes 0 (Unified view 2019, equation 12, there a sum).
 
     Args:
-        alpha, beta: α and β, the steepness on positives and on negatives.
+        alpha: α, the steepness on positives.
+        beta: β, the steepness on negatives.
         threshold: λ, the boundary between positive and negative similarities.
         mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. With `ValidTriplet()`
             this is the Binomial+VTHM of the Unified view.
@@ -54,7 +55,8 @@ class RAWLoss(BinomialDevianceLoss):
     on the absolute similarity of a pair.
 
     Args:
-        alpha, beta: α and β, the steepness on positives and on negatives.
+        alpha: α, the steepness on positives.
+        beta: β, the steepness on negatives.
         threshold: λ, the boundary between positive and negative similarities.
         mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. `ValidTriplet()` is that
             paper's full method RAW+VTHM, `DistanceWeighted()` its RAW+DW and `SemiHard()` its RAW+SemiHard.
@@ -85,7 +87,8 @@ class MultiSimilarityLoss(RAWLoss):
     """Multi-similarity loss: `RAWLoss` over valid pairs, `RAWLoss(mining=mining.ValidTriplet(epsilon))`.
 
     Args:
-        alpha, beta: α and β, the steepness on positives and on negatives.
+        alpha: α, the steepness on positives.
+        beta: β, the steepness on negatives.
         threshold: λ, the boundary between positive and negative similarities.
         epsilon: the margin of the triplets that make a pair valid, see `mining.ValidTriplet`.
 

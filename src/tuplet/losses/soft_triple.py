@@ -14,7 +14,8 @@ class SoftTripleLoss(CosineProxyLoss):
     centres of a class of √(2 − 2 cos), their distance, which lets a class join centres that it does not need.
 
     Args:
-        num_classes, dim: the number of classes and the dimension of the embeddings.
+        num_classes: the number of classes.
+        dim: the dimension of the embeddings.
         centers: centres of each class. Rows c·centers to (c + 1)·centers − 1 of `proxies` are those of class c.
         scale: a factor of the similarities.
         gamma: γ; the smaller, the more the nearest centre of a class counts.
