@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives, hide_columns
-from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, tile_shape
+from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives
+from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, hide_columns, tile_shape
 from tuplet.evaluation.top_ranks import top_ranks
 from tuplet.evaluation.vectors import Vectors, for_device
 from tuplet.progress import track
