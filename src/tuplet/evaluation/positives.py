@@ -65,18 +65,18 @@ class ClassMembers:
 
 
 def _sharing_any(labels: Tensor, gallery_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each set of labels the members that share any of them, one list after the other; starts and sizes."""
+    """Return the lists of members that share a label with a query, joined, and each query's start and size in them."""
     holders: dict[int, list[int]] = {}
     for member, own in enumerate(gallery_labels.tolist()):
         for label in own:
             holders.setdefault(label, []).append(member)
     sets, code = labels.unique(dim=0, return_inverse=True)
-    # The lists are concatenated, and one more member keeps an empty one from being indexed.
     lists = [
         torch.tensor(sorted({m for label in own if label >= 0 for m in holders.get(label, ())}), dtype=torch.int64)
         for own in sets.tolist()
     ]
     sizes = torch.tensor([len(each) for each in lists])
+    # One more member, because an empty list at the end is indexed too.
     return torch.cat([*lists, torch.zeros(1, dtype=torch.int64)]), (sizes.cumsum(0) - sizes)[code], sizes[code]
 
 
