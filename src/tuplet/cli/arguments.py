@@ -1,6 +1,7 @@
 """Arguments and flags that several commands share, and the options of `tuplet.data.open` that they give."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,29 +15,20 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL, autocomplet
 OptionalModel = Annotated[Path | None, typer.Argument(metavar="MODEL", help=_MODEL, autocompletion=complete_model)]
 IndexModel = Annotated[Path | None, typer.Option(help="The run, if the index does not contain its model.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")]
+_data_option = partial(typer.Option, rich_help_panel="Data")
 Columns = Annotated[
     str | None,
-    typer.Option(
+    _data_option(
         metavar="ROLE=NAME,…",
         help="Names of a table's columns: path=file,label=species,group=camera. An empty name uses none: group=",
-        rich_help_panel="Data",
     ),
 ]
 Pattern = Annotated[
     str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="Find the class in each path: '(?P<label>.+)_'. Other groups become columns.",
-        rich_help_panel="Data",
-    ),
+    _data_option(metavar="REGEX", help="Find the class in each path: '(?P<label>.+)_'. Other groups become columns."),
 ]
 Boxes = Annotated[
-    bool,
-    typer.Option(
-        "--boxes",
-        help="Crop images of CUB-200-2011, Cars196 or In-Shop to their official boxes.",
-        rich_help_panel="Data",
-    ),
+    bool, _data_option("--boxes", help="Crop images of CUB-200-2011, Cars196 or In-Shop to their official boxes.")
 ]
 
 

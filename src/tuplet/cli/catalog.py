@@ -48,7 +48,7 @@ def complete_words(words: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def complete_model(typed: str) -> list[tuple[str, str]]:
-    """Complete an argument that is a path or the name of a model: names only where no file begins so."""
+    """Complete an argument that is a path or the name of a model: names, unless a file begins with what was typed."""
     return [] if glob(f"{escape(typed)}*") else complete("models")(typed)
 
 

@@ -34,20 +34,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute every metric of a set of embeddings, as a dictionary that JSON can hold.
 
-    Args:
-        embeddings: as for `recall_at_k`.
-        labels: as for `recall_at_k`. Examples with several labels each are not clustered.
-        gallery: as for `recall_at_k`.
-        gallery_labels: as for `recall_at_k`.
-        groups: as for `recall_at_k`.
-        gallery_groups: as for `recall_at_k`.
-        ks: the values of K.
-        metric: as for `recall_at_k`; k-means is Euclidean for "dot".
-        ties: as for `recall_at_k`.
-        runs: the number of runs of k-means on the queries; 0 leaves it out.
-        bootstrap: the number of resamples of the queries for confidence intervals; 0 leaves them out.
-        seed: the seed of k-means, of verification and of the resamples.
-        device: as for `recall_at_k`.
+    `runs` is the number of runs of k-means on the queries, which is Euclidean for metric="dot"; 0 leaves them out.
+    Examples with several labels each are not clustered. `bootstrap` is the number of resamples of the queries for
+    confidence intervals. `seed` is the seed of k-means, of verification and of the resamples. The other arguments are
+    those of `recall_at_k`.
 
     Returns:
         `recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision` and `mean_reciprocal_rank`; `nmi`, `f1` and
