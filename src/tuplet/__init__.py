@@ -6,6 +6,7 @@ The rooms, in the order in which data flow through them:
 - `tuplet.data`: datasets, caches, augmentation
 - `tuplet.sampling`: samplers, which choose the examples of a batch
 - `tuplet.models`: backbones, embedding heads, weights
+- `tuplet.embedding`: vectors of images, in batches and for sets larger than memory
 - `tuplet.rows`, `tuplet.mining`, `tuplet.losses`: the row engine, and every loss as a function of rows
 - `tuplet.evaluation`: retrieval, clustering, verification, identification
 - `tuplet.training`: the training loop and the papers' recipes

@@ -104,7 +104,7 @@ def usual_permissions(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock(path: Path, busy: str | None = None) -> Iterator[None]:
-    """Hold a lock between processes; it ends with the process, however that ends.
+    """Hold a lock between processes; the system releases it when the process ends, even by a kill.
 
     Args:
         path: the lock file, which stays there.

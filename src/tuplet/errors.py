@@ -44,7 +44,7 @@ def spell(message: str, spelling: Spelling = keyword) -> str:
 
 
 class OptionError(ValueError):
-    """A wrong option. `str(error)` speaks Python; `error.spelled(spelling)` speaks another language.
+    """A wrong option: `str(error)` names it as a Python keyword, `error.spelled(spelling)` as a flag, for example.
 
     Args:
         message: what was given and what is expected, with options marked by `opt`.

@@ -30,8 +30,6 @@ def uniform(*keys: int | Tensor) -> Tensor:
     >>> bool((a[1:] == b).all())
     True
     """
-    if not keys:
-        raise ValueError("uniform() needs at least one integer key, got none")
     state: Any = None
     for key in keys:
         k = key.long() if isinstance(key, Tensor) else int(key)
@@ -47,7 +45,9 @@ def uniform(*keys: int | Tensor) -> Tensor:
 
 
 def uniform_of(key: Tensor) -> Tensor:
-    """Return such numbers for one 64-bit key, in a fourth of the steps: on a GPU each step is a launch.
+    """Return float32 numbers in (0, 1), one for each 64-bit key.
+
+    They differ from those of `uniform` and take a fourth of its operations; on a GPU each operation is a launch.
 
     >>> uniform_of(torch.arange(2**40, 2**40 + 3))
     tensor([0.2255, 0.3416, 0.8384])

@@ -266,14 +266,15 @@ def test_help_lists_every_command_and_every_option(tmp_path):
 
 
 def test_help_of_train_groups_the_options(tmp_path):
-    """Each option of training is under one of eight titles."""
+    """Each option of training is under one of eight titles, with the flags that only the command has."""
     page = typed("train", "--help", cwd=tmp_path).output
     titles = [title for title in re.findall(r"^(\w+):$", page, re.MULTILINE) if title not in ("Arguments", "Options")]
     assert titles == ["Data", "Model", "Loss", "Batches", "Optimizer", "Schedule", "Evaluation", "Run"]
     groups = dict(re.findall(r"^(\w+):\n((?:  .*\n)+)", page, re.MULTILINE))
     flags = {title: re.findall(r"^  (--[\w-]+)", groups[title], re.MULTILINE) for title in titles}
     listed = [name for names in flags.values() for name in names]
-    assert sorted(listed) == sorted(f"--{o.name.replace('_', '-')}" for o in describe_options())
+    own = ["--boxes", "--columns", "--log", "--pattern", "--resume"]
+    assert sorted(listed) == sorted([*own, *(f"--{o.name.replace('_', '-')}" for o in describe_options())])
     assert flags["Loss"] == ["--loss", "--loss-options", "--same"]
     assert "--lr" in flags["Optimizer"]
 
@@ -397,4 +398,18 @@ def test_tables_with_other_columns(folder, tmp_path):
     wrong = typed("evaluate", "runs/birds", "birds.csv", cwd=tmp_path)
     assert "rename one, or give --columns path=file" in wrong.stderr
     wrong = typed("data", "birds.csv", "--columns", "file", cwd=tmp_path)
-    assert "--columns is 'file'; write role=name,role=name, as in label=species" in wrong.output
+    assert "--columns is 'file'; write role=name,role=name: 'file' has no =" in wrong.output
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_the_flag_recipe_takes_precedence_over_a_file(tmp_path, command, monkeypatch):
+    """`--config` with a recipe, and another one as a flag."""
+    called = {}
+    monkeypatch.setattr("tuplet.train", lambda *_, **options: called.update(options) or sys.exit(0), raising=False)
+    monkeypatch.setattr("tuplet.training.tune", lambda *_, **options: called.update(options) or sys.exit(0))
+    draw_folder(tmp_path / "photos", ("ant", "bee"))
+    (tmp_path / "run.json").write_text('{"recipe": "npair", "dim": 8}')
+    assert (
+        typed(command, "photos", "--config", "run.json", "--recipe", "nra", "--seed", "3", cwd=tmp_path).exit_code == 0
+    )
+    assert (called["recipe"], called["dim"], called["seed"]) == ("nra", 8, 3)

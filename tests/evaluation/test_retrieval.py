@@ -149,7 +149,7 @@ def test_tile_size_and_method_of_counting_change_nothing(monkeypatch, entries, f
     expected, _ = ev.per_query(x, y, metrics=NAMES)
     monkeypatch.setitem(scores.TILE_ENTRIES, "cpu", entries)
     monkeypatch.setitem(scores.TILE_QUERIES, "cpu", 13)
-    monkeypatch.setitem(positives.FEW_THRESHOLDS, "cpu", few)
+    monkeypatch.setattr(positives, "FEW_THRESHOLDS", few)
     values, _ = ev.per_query(x, y, metrics=NAMES)
     for name in NAMES:
         assert values[name].tolist() == pytest.approx(expected[name].tolist(), abs=1e-14), name

@@ -29,7 +29,7 @@ COMMANDS = {
     "serve": "Serve an index over HTTP, with a search page.",
     "export": "Write a model for ONNX Runtime, OpenVINO or torch.export.",
     "report": "Write the report of a run as one HTML file.",
-    "compare": "Train several losses under one protocol and show the papers' numbers beside them.",
+    "compare": "Train several losses under one protocol and show published numbers beside them.",
     "tune": "Search for good options of train, on validation classes.",
     "losses": "List the losses: equation, inputs, paper.",
     "data": "Describe a dataset: counts, classes, splits, unreadable files.",
@@ -49,7 +49,7 @@ _HELP = """Deep metric learning: train embeddings that place images of one class
 def main() -> None:
     """Run the command that the arguments name."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Hours of training must not end in an error because the terminal cannot print "±".
+        # A terminal that cannot print "±" must not end hours of training in an error.
         sys.stdout.reconfigure(errors="replace")
     show_control_characters()
     try:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _called(words: list[str]) -> str:
-    """Return the name of the command in the words that were typed; a shell that completes them gives them by name."""
+    """Return the name of the command in the words that were typed, or in those that a shell asks to complete."""
     typed = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", ""))
     if "_TUPLET_COMPLETE" in os.environ:
         words = typed.split()[1:]
@@ -74,7 +74,8 @@ def make_app(called: str) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        # Without colours: `show_control_characters` would print their codes.
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "color": False},
     )
     app.callback()(_options)
     for name, about in COMMANDS.items():
@@ -90,21 +91,33 @@ class _GroupedCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        # typer's script for zsh loses the text in brackets, which is the default, and apostrophes.
+        items = super().shell_complete(ctx, incomplete)
+        for item in items:
+            item.help = item.help and item.help.partition(" [")[0].replace("'", "’")
+        return items
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             title = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name.title()}s"
             if record := parameter.get_help_record(ctx):
                 sections.setdefault(title, []).append(_plain(*record))
+        sections["Run"] = sections.pop("Run", [])  # last, like the options of training that it begins
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-#: The names of typer for the kinds of values, and ours.
-_KINDS = {"str": "TEXT", "list[str]": "TEXT", "path": "PATH", "int": "INT", "int range": "INT", "float": "NUMBER"}
-_KINDS["float range"] = "NUMBER"
+#: What the help prints for the kinds of values, by typer's names for them.
+_KINDS = {
+    **dict.fromkeys(("str", "list[str]"), "TEXT"),
+    **dict.fromkeys(("int", "int range"), "INT"),
+    **dict.fromkeys(("float", "float range"), "NUMBER"),
+    "path": "PATH",
+}
 
 
 def _plain(term: str, text: str) -> tuple[str, str]:

@@ -1,12 +1,13 @@
-"""The names that help and tab completion show, read from catalog.json: the library itself would import torch.
+"""The names and texts that help and tab completion show, read from catalog.json: the library would import torch.
 
 `python -m tuplet.cli.catalog` writes the file again after an option, a loss, a model or a recipe has changed.
 """
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ FILE = Path(__file__).with_name("catalog.json")
 
 @cache
 def catalog() -> dict[str, Any]:
-    """Return the content of catalog.json.
+    """Return the content of catalog.json: `options`, `losses`, `models` and `recipes`, each by name.
 
-    >>> "multi_similarity" in catalog()["losses"], catalog()["options"][0]["name"]
-    (True, 'size')
+    >>> catalog()["losses"]["multi_similarity"], catalog()["options"]["size"]["metavar"]
+    ('Multi-similarity loss', 'INT')
     """
     return dict(json.loads(FILE.read_text(encoding="utf-8")))
 
@@ -37,18 +38,33 @@ def complete(*kinds: str) -> Callable[[str], list[tuple[str, str]]]:
     return matching
 
 
+def complete_words(words: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return a function for tab completion over some words."""
+
+    def matching(typed: str) -> list[str]:
+        return [word for word in words if word.startswith(typed)]
+
+    return matching
+
+
+def complete_model(typed: str) -> list[tuple[str, str]]:
+    """Complete an argument that is a path or the name of a model: names, unless a file begins with what was typed."""
+    return [] if glob(f"{escape(typed)}*") else complete("models")(typed)
+
+
 def make_catalog() -> dict[str, Any]:
     """Collect the content of catalog.json from the library."""
     from tuplet.cli.losses import summarize
     from tuplet.cli.options import describe_flag
     from tuplet.losses import LOSSES
-    from tuplet.models.architectures import ARCHITECTURES
+    from tuplet.models import ALIASES, ARCHITECTURES
     from tuplet.training import RECIPES, describe_options
 
     return {
-        "options": [describe_flag(option) for option in describe_options()],
+        "options": {option.name: describe_flag(option) for option in describe_options()},
         "losses": {name: summarize(loss)[0].partition(":")[0] for name, loss in LOSSES.items()},
-        "models": {name: (inspect.getdoc(model) or "").split("\n")[0] for name, model in ARCHITECTURES.items()},
+        "models": {name: (inspect.getdoc(model) or "").split("\n")[0] for name, model in ARCHITECTURES.items()}
+        | {alias: f"short for {name}" for alias, name in ALIASES.items()},
         "recipes": {
             name: f"{recipe['loss']}, {recipe['model']}, {recipe['steps']:,} steps" for name, recipe in RECIPES.items()
         },
@@ -56,8 +72,12 @@ def make_catalog() -> dict[str, Any]:
 
 
 def catalog_text() -> str:
-    """Return the text of catalog.json as it should be."""
-    return json.dumps(make_catalog(), indent=1, ensure_ascii=False) + "\n"
+    """Return the text of catalog.json as it should be, a line for each name."""
+    parts = []
+    for part, entries in make_catalog().items():
+        lines = [f"  {json.dumps(name)}: {json.dumps(about, ensure_ascii=False)}" for name, about in entries.items()]
+        parts.append(f"{json.dumps(part)}: {{\n" + ",\n".join(lines) + "\n}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
 from tuplet.cli.catalog import complete
-from tuplet.cli.flags import Boxes, Columns, Pattern, open_options
 from tuplet.cli.options import Recipe, add_training_options
-from tuplet.cli.tables import percent, print_table
+from tuplet.cli.tables import print_table
 
 
 def _compare(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
+    data: Data,
     losses: Annotated[
         list[str],
         typer.Argument(
@@ -42,33 +42,16 @@ def _compare(
     from tuplet import data as datasets
     from tuplet import reports, training
     from tuplet.cli.runs import usable_device
-    from tuplet.reports.comparison import shown_metrics
+    from tuplet.reports.comparison import shown_metrics, table_rows
 
     usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)
-    names = shown_metrics(comparison["rows"])
-    titles = list(names.values())
-    rows = []
-    for row in comparison["rows"]:
-        values = [_mean_and_std(row["mean"][n], row["std"][n]) if n in row["mean"] else "" for n in names]
-        rows.append([row["loss"], f"here, {seeds} seeds" if len(row["runs"]) > 1 else "here", *values])
-        for published in row.get("published", ()):
-            metrics = published["metrics"]
-            values = [percent(metrics[name]) if name in metrics else "" for name in names]
-            source = f"{published['paper']}: {published['method']}, {published['network']}, {published['dim']}-d"
-            rows.append(["", source, *values])
-    print_table(["loss", "where", *titles], rows, numbers=titles)
+    titles = shown_metrics(comparison["rows"])
+    lines = table_rows(comparison["rows"], list(titles), digits=2)
+    rows = [[cell.replace("\xa0", " ") for cell in cells] for cells, _ in lines]
+    print_table(["loss", "where", *titles.values()], rows, numbers=list(titles.values()))
     print(f"\npage: {reports.write_comparison(out)}\nruns and numbers: {out}")
-
-
-def _mean_and_std(mean: float, std: float | None) -> str:
-    """Format a mean and its standard deviation in percent.
-
-    >>> _mean_and_std(0.5, 0.0123), _mean_and_std(0.5, None)
-    ('50.00 ± 1.23 %', '50.00 %')
-    """
-    return percent(mean) if std is None else f"{100 * mean:.2f} ± {100 * std:.2f} %"
 
 
 compare = add_training_options(_compare, leave_out=("loss", "loss_options", "seed"))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuplet.cli.flags import Boxes, Columns, Pattern, flag_spelling, open_options
+from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
+from tuplet.cli.flags import flag_spelling
 from tuplet.cli.tables import print_table
 from tuplet.errors import OptionError
 from tuplet.progress import track
@@ -24,7 +25,7 @@ _DECODED = 512
 
 
 def data(
-    source: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
+    source: Data,
     check: Annotated[bool, typer.Option(help="Read every image and name those that cannot be read.")] = True,
     columns: Columns = None,
     pattern: Pattern = None,

@@ -10,8 +10,8 @@ import typer
 
 from tuplet import extras
 from tuplet.atomic import explain_write_errors, write_atomic
+from tuplet.cli.arguments import Columns, Device, Model, Pattern, open_options
 from tuplet.cli.errors import print_stderr
-from tuplet.cli.flags import MODEL_HELP, Columns, Pattern, open_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: Model,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="Files, folders of files, tables and tars.")],
     out: Annotated[Path, typer.Option(help="The file to write: .npy, .npz, .safetensors or .parquet.")],
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    device: Device = None,
     unreadable: Annotated[
         Literal["stop", "skip"], typer.Option(help="Stop at an image that cannot be read, or skip it.")
     ] = "stop",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tuplet.cli.arguments import Boxes, Columns, Device, Model, Pattern, open_options
 from tuplet.cli.errors import print_stderr
-from tuplet.cli.flags import MODEL_HELP, Boxes, Columns, Pattern, open_options
 from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: Model,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="As for tuplet train. [the data of the run]")
     ] = None,
@@ -27,8 +27,8 @@ def evaluate(
         Literal["euclidean", "cosine", "dot"], typer.Option(help="How to compare vectors.")
     ] = "euclidean",
     bootstrap: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples for 95 % intervals; 0 is none.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of k-means, verification and resampling.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of k-means, verification and resampling.")] = 0,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     columns: Columns = None,
     pattern: Pattern = None,
@@ -36,7 +36,7 @@ def evaluate(
 ) -> None:
     """Measure an embedder: Recall@K, mAP, MAP@R, R-precision, MRR, NMI, F1, AMI and verification.
 
-    Faces in the layout of LFW are also measured by its protocols.
+    A folder of faces in the layout of LFW is also measured by LFW's protocols.
 
     Examples:
       tuplet evaluate runs/photos                   the run's best embedder on its own test split

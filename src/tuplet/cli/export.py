@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tuplet.cli.arguments import Model
 from tuplet.cli.evaluate import data_of_run
-from tuplet.cli.flags import MODEL_HELP
 from tuplet.cli.tables import percent
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ LOWEST = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.9}
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: Model,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Images to check it with. [the data of the run]")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write. [the model's folder and name]")] = None,
     format: Annotated[Literal["onnx", "openvino", "torch_export"], typer.Option(help="The format.")] = "onnx",
-    precision: Annotated[Literal["fp32", "fp16", "int8"], typer.Option(help="Of weights and activations.")] = "fp32",
+    precision: Annotated[Literal["fp32", "fp16", "int8"], typer.Option(help="The type of the weights.")] = "fp32",
     images: Annotated[int, typer.Option(min=2, help="How many images to check, and to calibrate int8 with.")] = 256,
 ) -> None:
     """Write a model for ONNX Runtime, OpenVINO or torch.export, checked on images before it is written.
@@ -86,13 +86,9 @@ def _some(data: "Dataset", count: int, preprocessing: "Preprocessing") -> "tuple
     import torch
 
     from tuplet import data as datasets
+    from tuplet.reports.projection import sample
 
-    rank = torch.empty_like(data.labels)  # the position of an example in its class
-    for label in data.labels.unique():
-        members = (data.labels == label).nonzero()[:, 0]
-        rank[members] = torch.arange(len(members))
-    chosen = rank.argsort(stable=True)[:count].sort().values
-    store = datasets.load(data.select(chosen), crop=preprocessing.crop)
+    store = datasets.load(data.select(sample(data.labels, count)), crop=preprocessing.crop)
     return store.values[torch.arange(len(store))], store.data.labels
 
 

@@ -5,9 +5,8 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from typer.models import OptionInfo
 
 from tuplet.errors import Spelling, keyword
@@ -32,43 +31,6 @@ def format_value(value: Any) -> str:
         texts = {k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in value.items()}
         return ",".join(f"{name}={text}" for name, text in texts.items()) or "{}"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-#: The help of an argument that names a model.
-MODEL_HELP = "A run, a saved embedder, a weights file, or a model's name such as dinov2_small."
-#: Flags of every command that reads data.
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ROLE=NAME,…",
-        help="Names of a table's columns: path=file,label=species,group=camera. An empty name uses none: group=",
-    ),
-]
-Pattern = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Find the class in each path: '(?P<label>.+)_'. Other groups become columns."),
-]
-
-Boxes = Annotated[
-    bool, typer.Option("--boxes", help="Crop images of CUB-200-2011, Cars196 or In-Shop to their official boxes.")
-]
-
-
-def open_options(columns: str | None, pattern: str | None, boxes: bool = False) -> dict[str, Any]:
-    """Return the options of `tuplet.data.open` that the flags --columns, --pattern and --boxes give.
-
-    >>> open_options("label=species,group=", None)
-    {'columns': {'label': 'species', 'group': ''}}
-    """
-    options: dict[str, Any] = {"boxes": True} if boxes else {}
-    if pattern is not None:
-        options["pattern"] = pattern
-    if columns is not None:
-        pairs = [pair.partition("=") for pair in columns.split(",")]
-        if not all(equals for _, equals, _ in pairs):
-            raise typer.BadParameter(f"--columns is {columns!r}; write role=name,role=name, as in label=species")
-        options["columns"] = {role.strip(): name.strip() for role, _, name in pairs}
-    return options
 
 
 def flag_spelling(command: Callable[..., None]) -> Spelling:

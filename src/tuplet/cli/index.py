@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tuplet.cli.arguments import Columns, Device, OptionalModel, Pattern, open_options
 from tuplet.cli.errors import explain_errors, print_stderr
-from tuplet.cli.flags import MODEL_HELP, Columns, Pattern, open_options
 from tuplet.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def _verify(location: str | None) -> None:
 
 
 def index(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP)] = None,
+    model: OptionalModel = None,
     images: Annotated[
         str | None, typer.Argument(metavar="IMAGES", help="A folder, a tar, a table or a dataset.")
     ] = None,
@@ -59,7 +58,7 @@ def index(
     recall: Annotated[
         float, typer.Option(min=0, max=1, help="The recall@10 that the approximate index must reach.")
     ] = 0.95,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    device: Device = None,
     columns: Columns = None,
     pattern: Pattern = None,
     verify: Annotated[

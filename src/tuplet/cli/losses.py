@@ -37,7 +37,7 @@ def losses(
         str | None, typer.Argument(metavar="NAME", help="Explain this loss.", autocompletion=complete("losses"))
     ] = None,
 ) -> None:
-    """List every loss and say where to start; or explain one: equation, inputs, related losses, paper.
+    """List every loss and say which to try first; or explain one: equation, inputs, related losses, paper.
 
     Examples:
       tuplet losses

@@ -5,11 +5,13 @@ import json
 import re
 import types
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import typer
 
-from tuplet.cli.catalog import catalog, complete
+from tuplet.cli.arguments import split_pairs
+from tuplet.cli.catalog import catalog, complete, complete_words
 from tuplet.cli.flags import flag, format_value
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ Recipe: TypeAlias = Annotated[
         autocompletion=complete("recipes"),
     ),
 ]
+#: A flag of the commands that read options from a file.
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
+]
 
 
 def add_training_options(command: Callable[..., None], leave_out: Collection[str] = ()) -> Callable[..., None]:
@@ -32,7 +38,7 @@ def add_training_options(command: Callable[..., None], leave_out: Collection[str
         command: a function that takes the options given by the user as a dictionary `settings`.
         leave_out: names of options that the command does not offer.
     """
-    flags = {each["name"]: each for each in catalog()["options"] if each["name"] not in leave_out}
+    flags = {name: about for name, about in catalog()["options"].items() if name not in leave_out}
 
     def call(**given: Any) -> None:
         from tuplet.training import describe_options
@@ -44,7 +50,7 @@ def add_training_options(command: Callable[..., None], leave_out: Collection[str
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
     added = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, _info(about)]
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, _info(name, about)]
         )
         for name, about in flags.items()
     ]
@@ -53,19 +59,25 @@ def add_training_options(command: Callable[..., None], leave_out: Collection[str
     return call
 
 
-def _info(about: Mapping[str, Any]) -> Any:
-    name, words = about["name"], about["choices"]
+def read_options(
+    config: Path | None, recipe: str | None, settings: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the recipe and the options of training, from a file and from flags, which take precedence."""
+    from tuplet.training.config_file import read_config
+
+    options = {} if config is None else read_config(config)
+    recipe_of_file = options.pop("recipe", None)
+    return recipe or recipe_of_file, {**options, **settings}
+
+
+def _info(name: str, about: Mapping[str, Any]) -> Any:
     names = {"loss": "losses", "model": "models"}.get(name)
-
-    def values(typed: str) -> list[tuple[str, str]]:
-        return [(word, "") for word in words if word.startswith(typed)]
-
     return typer.Option(
         flag(name),
         metavar=about["metavar"],
         help=_as_sentence(about["help"]),
         rich_help_panel=about["group"].title(),
-        autocompletion=complete(names) if names else values,
+        autocompletion=complete(names) if names else complete_words(about["choices"]),
     )
 
 
@@ -76,24 +88,27 @@ def _as_sentence(help_text: str) -> str:
     'Side of the decoded images; none: same as --stored-size. [none]'
     """
     text, bracket, default = help_text.partition(" [")
-    names = {each["name"] for each in catalog()["options"]}
-    text = re.sub(r"`(\w+)`", lambda found: flag(found[1]) if found[1] in names else found[1], text)
+    text = re.sub(r"`(\w+)`", lambda found: flag(found[1]) if found[1] in catalog()["options"] else found[1], text)
     return f"{text[:1].upper()}{text[1:]}.{bracket}{default}"
 
 
 #: Help for options that also take Python objects, which the command line does not.
-_HELP = {"loss": "a loss by name: see tuplet losses", "model": "a backbone by name, timm's included"}
+_HELP = {
+    "loss": "a loss by name: see tuplet losses",
+    "model": "a backbone by name, timm's included",
+    "transform": "own augmentation, as module:function; none: `augment`",
+    "device": "the device: cpu, cuda, cuda:1 …; none: a GPU if there is one",
+}
 #: Defaults that depend on the machine.
 _DEFAULTS = {"model": "the one with the best weights at hand"}
 
 
 def describe_flag(option: "Option") -> dict[str, Any]:
-    """Return what help and tab completion show of an option: name, group, help, placeholder and possible words."""
+    """Return what help and tab completion show of an option: group, help, placeholder and possible words."""
     words = _metavar(option.hint).split("|")
     if type(None) in _choices(option.hint):
         words.append("none")
     return {
-        "name": option.name,
         "group": option.group,
         "help": _help(option),
         "metavar": _metavar(option.hint),
@@ -158,20 +173,6 @@ def parse_mapping(option: "Option", text: str) -> dict[str, Any]:
         except json.JSONDecodeError as error:
             raise typer.BadParameter(f"{flag(option.name)} is not valid JSON: {error}") from error
     return {name: _json_or_text(value) for name, value in split_pairs(flag(option.name), text).items()}
-
-
-def split_pairs(name: str, text: str) -> dict[str, str]:
-    """Split the text of a flag into names and values.
-
-    >>> split_pairs("--columns", "path=file,label=species")
-    {'path': 'file', 'label': 'species'}
-    """
-    # Split only at commas before a name: the one in area=[0.2,1] belongs to a list.
-    pairs = [pair.partition("=") for pair in re.split(r",\s*(?=\w+=)", text)]
-    for key, equals, _ in pairs:
-        if not equals:
-            raise typer.BadParameter(f"{name} is {text!r}; write name=value,name=value: {key!r} has no value")
-    return {key.strip(): value for key, _, value in pairs}
 
 
 def _json_or_text(text: str) -> Any:

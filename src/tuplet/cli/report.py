@@ -8,7 +8,7 @@ import typer
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="The dataset of the run, if it was moved. [where it was]")
     ] = None,
@@ -17,7 +17,7 @@ def report(
 
     It shows training curves, Recall@K, similarities of pairs, a map of the test set, the worst and some typical
     queries with their results, confused classes, the weights that the loss gives to pairs, settings and versions.
-    tuplet train writes the report at its end; this command writes it again.
+    tuplet train writes the report at its end; this command writes it again, or for a run that is still training.
 
     Examples:
       tuplet report runs/photos

@@ -77,6 +77,15 @@ def usable_device(name: str | None) -> str:
     return device
 
 
+def default_folder(data: str, ending: str = "") -> Path:
+    """Return the folder of a run on these data, where the user names none.
+
+    >>> default_folder("photos/birds.csv", "_tuning").as_posix()
+    'runs/birds_tuning'
+    """
+    return Path("runs") / f"{Path(data).name.split('.')[0] or 'data'}{ending}"
+
+
 def read_run_json(folder: Path) -> dict[str, Any] | None:
     """Return the run.json of a folder, or None if the folder contains no run."""
     path = folder / "run.json"

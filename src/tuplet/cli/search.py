@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tuplet.cli.arguments import Device, IndexModel
 from tuplet.cli.tables import print_table
 from tuplet.errors import did_you_mean
 
@@ -31,8 +32,8 @@ def search(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     sheet: Annotated[Path | None, typer.Option(help="Write the results as one image.")] = None,
-    model: Annotated[Path | None, typer.Option(help="The run, if the index does not contain its model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    model: IndexModel = None,
+    device: Device = None,
 ) -> None:
     """Print the nearest entries of the index for each image: score, label and file. A higher score is nearer.
 

@@ -1,9 +1,10 @@
 """`tuplet serve`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tuplet.cli.arguments import Device, IndexModel
 
 
 def serve(
@@ -17,12 +18,10 @@ def serve(
     ] = None,
     originals: Annotated[
         bool | None,
-        typer.Option(
-            "--originals/--no-originals", help="Show the files of results in full. [only to this machine, by --host]"
-        ),
+        typer.Option("--originals/--no-originals", help="Serve the full-size files. [only if --host is this machine]"),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="The run, if the index does not contain its model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [a GPU if there is one]")] = None,
+    model: IndexModel = None,
+    device: Device = None,
 ) -> None:
     """Serve an index over HTTP, with a search page. Ctrl-C finishes the running requests and stops.
 

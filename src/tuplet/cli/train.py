@@ -3,13 +3,13 @@
 import json
 import os
 import shlex
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tuplet.cli.flags import Boxes, Columns, Pattern, open_options
-from tuplet.cli.options import Recipe, add_training_options
+from tuplet.cli.arguments import Boxes, Columns, Pattern, open_options
+from tuplet.cli.catalog import complete_words
+from tuplet.cli.options import Config, Recipe, add_training_options, read_options
 
 
 def _train(
@@ -22,14 +22,21 @@ def _train(
         str | None, typer.Option(metavar="FOLDER", help="The folder of the run. [runs/ and the name of the data]")
     ] = None,
     recipe: Recipe = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run in the folder, or start again.")] = True,
+    resume: Annotated[
+        bool, typer.Option(help="Continue the run in the folder, or start again.", rich_help_panel="Run")
+    ] = True,
     columns: Columns = None,
     pattern: Pattern = None,
     boxes: Boxes = False,
-    log: Annotated[list[str] | None, typer.Option(help="Also log to wandb or mlflow; may be repeated.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also log to wandb or mlflow; may be repeated.",
+            rich_help_panel="Run",
+            autocompletion=complete_words(("wandb", "mlflow")),
+        ),
     ] = None,
+    config: Config = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print all options as JSON and stop.")] = False,
 ) -> None:
     """Train an embedder, test it on classes that it has not seen, and write a report.
@@ -61,20 +68,17 @@ def _train(
     from tuplet import data as datasets
     from tuplet import reports
     from tuplet.cli.evaluate import print_metrics
-    from tuplet.cli.runs import usable_device
+    from tuplet.cli.runs import default_folder, usable_device
     from tuplet.training.checkpoint import plain_settings
-    from tuplet.training.config_file import read_config
     from tuplet.training.resolve import resolve_settings
 
-    folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
-    if config is not None:
-        settings = read_config(config) | settings
-        recipe = recipe or settings.pop("recipe", None)
+    recipe, settings = read_options(config, recipe, settings)
     if print_config:
         print(json.dumps(plain_settings(resolve_settings(recipe, settings, opened)), indent=2, ensure_ascii=False))
         return
+    folder = default_folder(data) if out is None else out
     run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return

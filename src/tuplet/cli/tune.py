@@ -2,14 +2,14 @@
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
-from tuplet.cli.flags import Boxes, Columns, Pattern, flag, format_value, open_options
-from tuplet.cli.options import Recipe, add_training_options
+from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
+from tuplet.cli.flags import flag, format_value
+from tuplet.cli.options import Config, Recipe, add_training_options, read_options
 from tuplet.cli.tables import percent, print_table
 
 #: Trials that the table shows; the page has all of them.
@@ -17,7 +17,7 @@ _SHOWN = 10
 
 
 def _tune(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="As for tuplet train.")],
+    data: Data,
     settings: dict[str, Any],
     out: Annotated[
         str | None, typer.Option(help="The folder of the tuning. [runs/ and the name of the data, with _tuning]")
@@ -32,13 +32,13 @@ def _tune(
         int, typer.Option(metavar="N", min=1, help="The number of seeds that decide between the best trials.")
     ] = 3,
     recipe: Recipe = None,
-    resume: Annotated[bool, typer.Option(help="Continue the tuning in the folder, or start again.")] = True,
+    resume: Annotated[
+        bool, typer.Option(help="Continue the tuning in the folder, or start again.", rich_help_panel="Run")
+    ] = True,
     columns: Columns = None,
     pattern: Pattern = None,
     boxes: Boxes = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Options in a .yaml, .json or .toml file, or a run.json; flags take precedence.")
-    ] = None,
+    config: Config = None,
 ) -> None:
     """Search for good options of tuplet train, and print the command that trains with them.
 
@@ -61,20 +61,15 @@ def _tune(
     """
     from tuplet import data as datasets
     from tuplet import reports, training
-    from tuplet.cli.runs import usable_device
+    from tuplet.cli.runs import default_folder, usable_device
     from tuplet.reports.tuning import describe, gain_over_first, metric_title, ranked
-    from tuplet.training.config_file import read_config
 
-    name = Path(data).name.split(".")[0] or "data"
-    folder = Path("runs") / f"{name}_tuning" if out is None else out
+    folder = default_folder(data, "_tuning") if out is None else out
     usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
-    fixed = dict(settings)
-    if config is not None:
-        fixed = read_config(config) | settings
-        recipe = recipe or fixed.pop("recipe", None)
+    recipe, fixed = read_options(config, recipe, settings)
     found = training.tune(opened, folder, trials, minutes=minutes, seeds=seeds, recipe=recipe, resume=resume, **fixed)
-    words = ["tuplet", "train", data, "--out", str(Path("runs") / f"{name}_tuned"), *(["--boxes"] if boxes else [])]
+    words = ["tuplet", "train", data, "--out", str(default_folder(data, "_tuned")), *(["--boxes"] if boxes else [])]
     sources = {"recipe": recipe, "columns": columns, "pattern": pattern, "config": config}
     command = _command(words, {k: v for k, v in sources.items() if v is not None} | settings | found["best"]["options"])
     page = reports.write_tuning(folder, command)

@@ -6,9 +6,10 @@ Every function takes embeddings (tensors on any device, arrays, or memory-mapped
 
 from tuplet.evaluation.cluster_metrics import ami, clustering, nmi, pairwise_f1
 from tuplet.evaluation.combine import average_views, concatenate
-from tuplet.evaluation.graded import ndcg_at_k, relevance
-from tuplet.evaluation.identify import closed_and_open_set, identification, recognition
+from tuplet.evaluation.identify import closed_and_open_set, identification
 from tuplet.evaluation.k_means import kmeans
+from tuplet.evaluation.knn import recognition
+from tuplet.evaluation.ndcg import ndcg_at_k, relevance
 from tuplet.evaluation.neighbors import Nearest, nearest
 from tuplet.evaluation.pairs import pair_scores, pair_verification, roc, tar_at_far
 from tuplet.evaluation.report import evaluate

@@ -16,8 +16,16 @@ def clustering(
 ) -> dict[str, float]:
     """Cluster embeddings by k-means with as many clusters as classes, and compare the clusters with the classes.
 
-    The result holds `nmi`, `f1` and `ami`, each the mean over the runs, whose seeds are `seed`, `seed + 1`, …; `metric`
-    is "euclidean" or "cosine".
+    Args:
+        embeddings: (N, d) vectors, as for `recall_at_k`.
+        labels: N integers.
+        runs: the number of runs, with the seeds `seed`, `seed + 1`, ….
+        seed: the first seed.
+        metric: "euclidean" or "cosine".
+        device: where to compute, by default where the embeddings are.
+
+    Returns:
+        `nmi`, `f1` and `ami`, each the mean over the runs.
 
     >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
     >>> clustering(x, [3, 3, 8, 8], runs=2)
@@ -73,10 +81,14 @@ def ami(labels: Any, clusters: Any) -> float:
 def pairwise_f1(labels: Any, clusters: Any) -> float:
     """Compute F1 of the pairs: 2·TP / (pairs within clusters + pairs within classes), TP being the pairs within both.
 
-    It is 1 if neither has any pair. Arguments as for `nmi`.
+    It is 1 if neither has any pair: where every point is alone in its class and in its cluster, the two partitions are
+    the same, and scikit-learn's `rand_score` and `adjusted_rand_score` are 1 too. If only one of them has pairs, it is
+    0. Arguments as for `nmi`.
 
     >>> pairwise_f1([0, 0, 1, 1], [5, 5, 5, 9])
     0.4
+    >>> pairwise_f1([0, 1, 2], [7, 8, 9]), pairwise_f1([0, 1, 2], [7, 7, 9])
+    (1.0, 0.0)
     """
     table = _Contingency.of(labels, clusters)
     shared, in_classes, in_clusters = (int((n * (n - 1) // 2).sum()) for n in (table.cells, table.rows, table.columns))

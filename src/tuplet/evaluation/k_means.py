@@ -85,6 +85,7 @@ def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int) -
     """
     runs, count = len(seeds), len(points)
     seed = torch.tensor(seeds, device=points.device)[:, None]
+    run = torch.arange(runs, device=points.device)[:, None]
     squares = points.square().sum(1)
     chosen = torch.empty(runs, clusters, dtype=torch.int64, device=points.device)
     # Farther than any point is from any other: the first centre may be any of them.
@@ -93,18 +94,18 @@ def plus_plus(points: Tensor, clusters: int, seeds: Sequence[int], draws: int) -
     for start, size in track(list(pools(clusters, count, draws)), "seeding k-means"):
         pool = _draw(nearest, min(count, size * draws), seed, start)
         table = memory[: pool.numel() * count].view(runs, -1, count)
-        for run in range(runs):  # one by one, so that other runs do not change the rounding of this one
-            _fill(table[run], points, squares, pool[run], nearest[run])
+        for i in range(runs):  # one by one, so that other runs do not change the rounding of this one
+            _fill(table[i], points, squares, pool[i], nearest[i])
         gains = nearest.sum(1, keepdim=True) - table.sum(2)
         drawn_at = nearest.gather(1, pool).clamp(min=torch.finfo(points.dtype).tiny)
         for centre in range(start, start + size):
             estimates = gains * (nearest.gather(1, pool) / drawn_at)
             leaders = estimates.topk(min(LEADERS, pool.shape[1]), 1).indices
-            rows = _rows(table, leaders)
+            rows = table[run, leaders]
             torch.minimum(rows, nearest[:, None], out=rows)
             best = rows.sum(2).argmin(1, keepdim=True)
             chosen[:, centre] = pool.gather(1, leaders.gather(1, best))[:, 0]
-            nearest = _rows(rows, best)[:, 0].clamp_(min=0)
+            nearest = rows[run[:, 0], best[:, 0]].clamp_(min=0)
             # The rounding of a product may leave the centre's own D² above 0; it must not be drawn again.
             nearest.scatter_(1, chosen[:, centre : centre + 1], 0.0)
     return chosen
@@ -135,12 +136,6 @@ def _draw(nearest: Tensor, size: int, seeds: Tensor, turn: int) -> Tensor:
     """
     uniform = rng.uniform(seeds, turn, torch.arange(nearest.shape[1], device=nearest.device))
     return (uniform.double().log_().neg_() / nearest).topk(size, 1, largest=False).indices
-
-
-def _rows(table: Tensor, which: Tensor) -> Tensor:
-    """Return rows of each run's table, (runs, m, N) for (runs, m) indices; `gather` is slow on a CPU."""
-    first = torch.arange(len(table), device=table.device)[:, None] * table.shape[1]
-    return table.flatten(0, 1).index_select(0, (first + which).flatten()).view(*which.shape, -1)
 
 
 def _fill(table: Tensor, points: Tensor, squares: Tensor, pool: Tensor, nearest: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tuplet.evaluation.inputs import as_labels, positive_integer
-from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, similarity, tile_shape
+from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, hide_columns, similarity, tile_shape
 from tuplet.evaluation.vectors import Device, Vectors, as_vectors, for_device
 from tuplet.progress import track
 
@@ -15,6 +15,8 @@ from tuplet.progress import track
 SPARE = 8
 #: Sets to −∞ those entries of a tile that must not be found; called with the tile, its queries and its first column.
 Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
+#: The labels of the queries and of the gallery.
+Labels: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Nearest(NamedTuple):
@@ -85,8 +87,7 @@ def nearest(
         if hide is not None:
             hide(tile, rows, start)
         if own:
-            here = (rows >= start) & (rows < start + tile.shape[1])
-            tile[here, rows[here] - start] = -torch.inf
+            hide_columns(tile, (rows - start)[:, None])
         if allowed is not None:
             tile[:, ~allowed[start : start + tile.shape[1]]] = -torch.inf
 
@@ -121,53 +122,35 @@ def _allowed(among: Any, gallery: Vectors, own: bool) -> Tensor:
 
 
 def _first_pass(
-    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, labels: tuple[Tensor, Tensor] | None
+    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, labels: Labels | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return exact scores and columns of the best k of `width` candidates, and whether they are certain.
 
     They are if no member but the candidates can be among the best k.
     """
     approximate, columns = _candidates(tables, rows, width, hide)
-    exact = tables.exact(rows.repeat_interleave(width), columns.flatten()).view_as(columns)
-    exact = torch.where(approximate > -torch.inf, exact, -torch.inf)
-    # Stable sorts, the least important key first: index, then wrong before right, then score.
-    order = columns.argsort(1)
-    if labels is not None:
-        right = labels[1][columns] == labels[0][rows, None]
-        order = order.gather(1, right.gather(1, order).long().argsort(dim=1, stable=True))
-    order = order.gather(1, exact.gather(1, order).argsort(dim=1, descending=True, stable=True))[:, :k]
-    worst_kept = approximate.gather(1, order).amin(1, keepdim=True)
-    certain = (worst_kept - approximate[:, -1:] > tables.error_bound(rows))[:, 0]
+    row, column = torch.arange(len(rows), device=rows.device).repeat_interleave(width), columns.flatten()
+    exact = tables.exact(rows[row], column).where(approximate.flatten() > -torch.inf, -torch.inf)
+    order = _best(rows, row, column, exact, k, labels)
+    worst_kept = approximate.flatten()[order].view(-1, k).amin(1)
+    certain = worst_kept - approximate[:, -1] > tables.error_bound(rows)[:, 0]
     # Candidates that must not be found come last, so all others are among the candidates.
-    return exact.gather(1, order), columns.gather(1, order), certain | (approximate[:, -1] == -torch.inf)
+    certain |= approximate[:, -1] == -torch.inf
+    return exact[order].view(-1, k), column[order].view(-1, k), certain
 
 
 def _second_pass(
-    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: tuple[Tensor, Tensor] | None
+    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: Labels | None
 ) -> tuple[Tensor, Tensor]:
     """Return exact scores and columns of the best k, where `last` is the k-th best of the candidates.
 
     Members that the table puts below `last` by more than the error bound are behind it. All others get exact scores.
     """
-
-    def best() -> tuple[Tensor, Tensor, Tensor]:
-        """Return row, column and exact score of the best k of each row found so far; lower indices stand first."""
-        row, columns, exact = (torch.cat(parts) for parts in zip(*found, strict=True))
-        # Stable sorts, the least important key first: wrong before right, then score, then row.
-        order = torch.arange(len(row), device=rows.device)
-        if labels is not None:
-            order = (labels[1][columns] == labels[0][rows[row]]).long().argsort(stable=True)
-        order = order[exact[order].argsort(descending=True, stable=True)]
-        order = order[row[order].argsort(stable=True)]
-        counts = row.bincount(minlength=len(rows))
-        place = torch.arange(len(row), device=rows.device) - (counts.cumsum(0) - counts)[row[order]]
-        order = order[place < k]
-        return row[order], columns[order], exact[order]
-
     block = tables.query_block(rows)
     error_bound = tables.error_bound(rows)
     lowest = tables.table(block, last).diagonal()[:, None] - error_bound
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    row, column = rows.new_empty(0), rows.new_empty(0)
+    exact = torch.empty(0, dtype=torch.float64, device=rows.device)
     for start, tile in tables.tiles(block):
         hide(tile, rows, start)
         reaching = tile >= lowest
@@ -175,13 +158,31 @@ def _second_pass(
         if k <= tile.shape[1] and int(reaching.sum()) > SPARE * k * len(rows):
             lowest = torch.maximum(lowest, tile.topk(k, 1).values[:, -1:] - error_bound)
             reaching = tile >= lowest
-        row, column = reaching.nonzero(as_tuple=True)
-        if len(row):
-            found.append((row, column + start, tables.exact(rows[row], column + start)))
-        if sum(len(part[0]) for part in found) > for_device(TILE_ENTRIES, rows.device):
-            found = [best()]
-    _, columns, exact = best()
-    return exact.view(-1, k), columns.view(-1, k)
+        more_rows, more = reaching.nonzero(as_tuple=True)
+        if len(more):
+            row, column = torch.cat([row, more_rows]), torch.cat([column, more + start])
+            exact = torch.cat([exact, tables.exact(rows[more_rows], more + start)])
+        if start + tile.shape[1] == tables.gallery.count or len(row) > for_device(TILE_ENTRIES, rows.device):
+            order = _best(rows, row, column, exact, k, labels)
+            row, column, exact = row[order], column[order], exact[order]
+    return exact.view(-1, k), column.view(-1, k)
+
+
+def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, labels: Labels | None) -> Tensor:
+    """Return the positions of the best k entries of each row, row by row, best first.
+
+    Of equal scores those with another label than their query come first, then those of lower columns. `rows` are the
+    queries.
+    """
+    order = column.argsort()
+    # Stable sorts, the least important key first.
+    if labels is not None:
+        order = order[(labels[1][column] == labels[0][rows[row]])[order].byte().argsort(stable=True)]
+    order = order[score[order].argsort(descending=True, stable=True)]
+    order = order[row[order].argsort(stable=True)]
+    counts = row.bincount()
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
+    return order[place < k]
 
 
 def _candidates(tables: ScoreTables, rows: Tensor, width: int, hide: Hide) -> tuple[Tensor, Tensor]:

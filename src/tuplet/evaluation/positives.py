@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from tuplet.evaluation.scores import ScoreTables
-from tuplet.evaluation.vectors import for_device
 
 # Up to so many thresholds per row, comparing the tile with each of them is faster than sorting its rows.
-FEW_THRESHOLDS = {"cpu": 16, "cuda": 128}
+FEW_THRESHOLDS = 16
 
 
 @dataclass
@@ -66,33 +65,19 @@ class ClassMembers:
 
 
 def _sharing_any(labels: Tensor, gallery_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each set of labels the members that share any of them, one list after the other; starts and sizes."""
+    """Return the lists of members that share a label with a query, joined, and each query's start and size in them."""
     holders: dict[int, list[int]] = {}
     for member, own in enumerate(gallery_labels.tolist()):
         for label in own:
             holders.setdefault(label, []).append(member)
     sets, code = labels.unique(dim=0, return_inverse=True)
-    # The lists are concatenated, and one more member keeps an empty one from being indexed.
     lists = [
         torch.tensor(sorted({m for label in own if label >= 0 for m in holders.get(label, ())}), dtype=torch.int64)
         for own in sets.tolist()
     ]
     sizes = torch.tensor([len(each) for each in lists])
+    # One more member, because an empty list at the end is indexed too.
     return torch.cat([*lists, torch.zeros(1, dtype=torch.int64)]), (sizes.cumsum(0) - sizes)[code], sizes[code]
-
-
-def inside_tile(tile: Tensor, columns: Tensor) -> Tensor:
-    """Return which column numbers lie inside a tile."""
-    return (columns >= 0) & (columns < tile.shape[1])
-
-
-def hide_columns(tile: Tensor, columns: Tensor) -> None:
-    """Set the given columns of each row to −∞ in place; columns outside of the tile are ignored."""
-    inside = inside_tile(tile, columns)
-    if bool(inside.any()):
-        # A column outside is clamped to the edge of the tile, where the minimum with +∞ changes nothing.
-        lowest = torch.where(inside, -torch.inf, torch.inf).to(tile.dtype)
-        tile.scatter_reduce_(1, columns.clamp(0, tile.shape[1] - 1), lowest, "amin")
 
 
 class NegativeCounter:
@@ -193,7 +178,7 @@ def _counts(tile: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     >>> _counts(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]]), torch.tensor([[2.5]]))
     (tensor([[1]], dtype=torch.int32), tensor([[2]], dtype=torch.int32))
     """
-    if low.shape[1] <= for_device(FEW_THRESHOLDS, tile.device):
+    if low.shape[1] <= FEW_THRESHOLDS:
         above = [(tile > t).sum(1, dtype=torch.int32) for t in high.split(1, 1)]
         not_below = [(tile >= t).sum(1, dtype=torch.int32) for t in low.split(1, 1)]
         return torch.stack(above, 1), torch.stack(not_below, 1)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives, hide_columns
-from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, tile_shape
+from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives
+from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, hide_columns, tile_shape
 from tuplet.evaluation.top_ranks import top_ranks
 from tuplet.evaluation.vectors import Vectors, for_device
 from tuplet.progress import track
@@ -31,12 +31,18 @@ def rank_positives(
 ) -> Iterator[RankedPositives]:
     """Rank the positives of every query, a block of queries at a time.
 
-    Without a gallery the queries search among themselves, each without itself. With `nearest_only`, only the nearest
-    positive of each query is ranked, and those that may tie with it. With `depth`, only the first `depth` ranks matter
-    and, without `nearest_only`, as many ranks as the query has positives if that is more: a positive behind them may
-    have any number of negatives ahead that puts it there. `groups` are those of the queries and of the gallery; see
-    `ClassMembers`. Queries come in the order of their class sizes, so that the
-    lists of a block have similar lengths.
+    Queries come in the order of their class sizes, so that the lists of a block have similar lengths.
+
+    Args:
+        queries: the query vectors.
+        labels: their labels.
+        gallery: the vectors to search; None if the queries search among themselves, each without itself.
+        gallery_labels: the labels of the gallery.
+        metric: "euclidean", "cosine" or "dot".
+        nearest_only: rank only the nearest positive of each query, and those that may tie with it.
+        depth: only so many first ranks matter and, without `nearest_only`, at least as many as the query has positives.
+            A positive behind them may get any number of negatives that puts it there. None: all ranks matter.
+        groups: the groups of the queries and of the gallery; see `ClassMembers`.
     """
     tables = ScoreTables(queries, queries if gallery is None else gallery, metric)
     members = ClassMembers(labels, gallery_labels, gallery is None, groups)

@@ -34,10 +34,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute every metric of a set of embeddings, as a dictionary that JSON can hold.
 
-    `runs` is the number of runs of k-means on the queries, which is Euclidean for metric="dot"; 0 leaves them out,
-    as several labels for each example do: a clustering cannot meet them.
-    `bootstrap` is the number of resamples of the queries for confidence intervals. `seed` is that of k-means, of the
-    draws of verification and of the resamples. The other arguments are those of `recall_at_k`.
+    `runs` is the number of runs of k-means on the queries, which is Euclidean for metric="dot"; 0 leaves them out.
+    Examples with several labels each are not clustered. `bootstrap` is the number of resamples of the queries for
+    confidence intervals. `seed` is the seed of k-means, of verification and of the resamples. The other arguments are
+    those of `recall_at_k`.
 
     Returns:
         `recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision` and `mean_reciprocal_rank`; `nmi`, `f1` and

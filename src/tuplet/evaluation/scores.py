@@ -30,8 +30,6 @@ TILE_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
 PAIR_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
 # Up to so many queries, a product on a CPU puts the gallery first; see `_products`.
 FEW_QUERIES = 8
-# Rows up to this length are summed across the transpose; see `tree_sum`.
-SHORT = 32
 
 
 def exact_scores(a: Tensor, b: Tensor, metric: str) -> Tensor:
@@ -65,22 +63,13 @@ def tree_sum(x: Tensor) -> Tensor:
     >>> tree_sum(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])).tolist()
     [6.0, 15.0]
     """
-    while x.shape[1] > SHORT:
-        x = _add_halves(x, 1)
-    # Adding many short rows is slow; in the transpose each step adds a few long ones.
-    x = x.T.contiguous()
-    while len(x) > 1:
-        x = _add_halves(x, 0)
-    return x[0]
-
-
-def _add_halves(x: Tensor, dim: int) -> Tensor:
-    """Add the second half along `dim` to the first; an odd element is added to the first one."""
-    half = x.shape[dim] // 2
-    total = x.narrow(dim, 0, half) + x.narrow(dim, half, half)
-    if x.shape[dim] % 2:
-        total.select(dim, 0).add_(x.select(dim, -1))
-    return total
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        total = x[:, :half] + x[:, half : 2 * half]
+        if x.shape[1] % 2:
+            total[:, 0] += x[:, -1]
+        x = total
+    return x[:, 0]
 
 
 def square_root(x: Tensor) -> Tensor:
@@ -122,6 +111,20 @@ def tile_shape(queries: int, gallery: int, dim: int, device: torch.device) -> tu
     width = min(gallery, for_device(TILE_ENTRIES, device) // height, vectors)
     # On a CPU products of other widths take up to one and a half times as long.
     return height, max(width // 64 * 64, min(width, 64))
+
+
+def inside_tile(tile: Tensor, columns: Tensor) -> Tensor:
+    """Return which column numbers lie inside a tile."""
+    return (columns >= 0) & (columns < tile.shape[1])
+
+
+def hide_columns(tile: Tensor, columns: Tensor) -> None:
+    """Set the given columns of each row to −∞ in place; columns outside of the tile are ignored."""
+    inside = inside_tile(tile, columns)
+    if bool(inside.any()):
+        # A column outside is clamped to the edge of the tile, where the minimum with +∞ changes nothing.
+        lowest = torch.where(inside, -torch.inf, torch.inf).to(tile.dtype)
+        tile.scatter_reduce_(1, columns.clamp(0, tile.shape[1] - 1), lowest, "amin")
 
 
 class ScoreTables:
@@ -187,13 +190,13 @@ class ScoreTables:
             result.sub_(self._offsets(columns)[:, None]).add_(self._offsets(rows))
         return result
 
-    def error_bound(self, rows: Tensor, *, float64_sums: bool = False) -> Tensor:
+    def error_bound(self, rows: Tensor) -> Tensor:
         """Return for each query the difference above which two entries of its row are in their exact order: (R, 1).
 
         A sum of d products in precision u is off by at most d·u·|q|·|g|, whatever the order of its additions, by d·u
         times what else is added to it, and by the smallest number of its type for each product that underflows. The
         difference of two entries may be off by twice that. The exact formula rounds too, in float64. The rest covers
-        the rounding of |g|² and of unit vectors. With `float64_sums`, only the products are in precision u.
+        the rounding of |g|² and of unit vectors.
         """
         norms = self.queries.squared_norms[rows, None].sqrt()
         if self.is_exact:
@@ -206,8 +209,7 @@ class ScoreTables:
             "cosine": (torch.ones_like(norms), torch.ones_like(norms)),
         }[self.metric]
         info, steps = torch.finfo(self.dtype), self.queries.dim + 16
-        rounding = info.eps / 2 * (16 if float64_sums else steps) * table
-        return 2 * (rounding + steps * (torch.finfo(torch.float64).eps * formula + info.tiny))
+        return 2 * steps * (info.eps / 2 * table + torch.finfo(torch.float64).eps * formula + info.tiny)
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the exact score of query rows[i] and gallery member columns[i], for each i."""
@@ -220,33 +222,11 @@ class ScoreTables:
         )
 
     def compare(self, rows: Tensor, members: Tensor, others: Tensor) -> Tensor:
-        """Return numbers with the sign of exact(rows, members) − exact(rows, others).
-
-        Float32 products summed in float64 decide most of them, in less than half of the time of exact scores.
-        """
-        safe = self.metric != "cosine" or (self.queries.float32_safe and self.gallery.float32_safe)
-        if self.dtype == torch.float64 or not safe:
-            return self._compare_exact(rows, members, others)
-        size = max(1, for_device(PAIR_ELEMENTS, self.device) // self.queries.dim)
-        triples = zip(rows.split(size), members.split(size), others.split(size), strict=True)
-        difference = torch.cat([self._entries(r, m) - self._entries(r, o) for r, m, o in triples])
-        close = (difference.abs() <= self.error_bound(rows, float64_sums=True)[:, 0]).nonzero()[:, 0]
-        difference[close] = self._compare_exact(rows[close], members[close], others[close])
-        return difference
-
-    def _compare_exact(self, rows: Tensor, members: Tensor, others: Tensor) -> Tensor:
+        """Return exact(rows, members) − exact(rows, others)."""
         # One of `others` is usually compared with many members in a row; its score is computed once.
         pair, position = (rows * self.gallery.count + others).unique_consecutive(return_inverse=True)
         other_scores = self.exact(pair // self.gallery.count, pair % self.gallery.count)[position]
         return self.exact(rows, members) - other_scores
-
-    def _entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return single entries of the table, up to a constant in each row, with products summed in float64."""
-        products = self.gallery.rows(columns, self.dtype).mul_(self.queries.rows(rows, self.dtype))
-        sums = products.sum(1, dtype=torch.float64)
-        if self.metric == "cosine":
-            return sums / (self.queries.norms(rows) * self.gallery.norms(columns))
-        return sums - self.gallery.squared_norms[columns] / 2 if self.metric == "euclidean" else sums
 
     def _offsets(self, columns: slice | Tensor) -> Tensor:
         """Return (c − |g|²)/2 of gallery members, with the largest |g|² as c."""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives, hide_columns, inside_tile
-from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, tile_shape
+from tuplet.evaluation.positives import ClassMembers, NegativeCounter, RankedPositives
+from tuplet.evaluation.scores import TILE_ENTRIES, ScoreTables, hide_columns, inside_tile, tile_shape
 from tuplet.evaluation.vectors import for_device
 
 # This way pays if the first ranks are at most 1/MIN_GALLERY_RATIO of the gallery, and if at most 1/EXACT_COST of the

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tuplet.evaluation import nearest, per_query, relevance
+from tuplet.evaluation.ndcg import hide_same_group
 from tuplet.reports.run import FinishedRun
 
 #: The number of results that are shown for a query.
@@ -64,19 +65,13 @@ def retrieve(run: FinishedRun) -> Retrieval:
     separate = not torch.equal(queries, gallery)
     targets = run.targets
     mine, theirs = run.groups_of(queries), run.groups_of(gallery)
-
-    def hide(tile: Tensor, rows: Tensor, start: int) -> None:
-        there = slice(start, start + tile.shape[1])
-        same = relevance(targets[queries][rows], targets[gallery][there]) > 0
-        tile[same & (mine[rows, None] == theirs[there])] = -torch.inf
-
     scores, columns = nearest(
         x,
         others if separate else None,
         RESULTS,
         metric=metric,
         wrong_first=(labels, other_labels),
-        hide=hide if run.has_groups else None,
+        hide=hide_same_group(targets[queries], targets[gallery], mine, theirs) if run.has_groups else None,
     )
     values, positives = per_query(
         x,

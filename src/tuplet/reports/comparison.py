@@ -1,15 +1,15 @@
 """Write the page of a comparison: every loss with its seeds, mean and deviation, and the papers' numbers."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from tuplet.reports.layout import header, section, write_page
+from tuplet.reports.layout import header, section, wide_table, write_page
 from tuplet.reports.metrics import describe_metrics
 from tuplet.reports.run import read_json
-from tuplet.reports.svg import percent, round_percent, scale
+from tuplet.reports.svg import round_percent, scale
 
 #: Metrics that the table shows beside Recall@K; comparison.json has all of them.
 SHOWN = ("map_at_r", "nmi", "f1")
@@ -34,7 +34,7 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
     lead = f"{losses} losses on {source} · {seeds} seed{'s' * (seeds > 1)} of each · {len(runs)} runs"
     title = f"<em>{escape(rows[0]['loss'])}</em> is first: Recall@1 {mean_and_std(rows[0], 'recall_at_1')}"
     about_seeds = "A dot is a run, a line the mean. Differences within the spread of the seeds may be chance."
-    about_table = "Papers' rows have their own networks and are no reproduction of these runs."
+    about_table = "The papers used other networks, so their rows cannot be compared with these runs directly."
     published = any(row.get("published") for row in rows)
     body = (
         header("tuplet comparison", title, lead)
@@ -42,18 +42,6 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
         + section("table", "All numbers", about_table if published else "", _table(rows, Path(folder)))
     )
     return write_page(Path(folder) / "comparison.html", f"{source}: losses", body)
-
-
-def mean_and_std(row: Mapping[str, Any], name: str) -> str:
-    r"""Format the mean of a metric with its standard deviation over the seeds; "" where a row lacks the metric.
-
-    >>> print(mean_and_std({"mean": {"nmi": 0.5}, "std": {"nmi": 0.0123}}, "nmi").replace("\xa0", " "))
-    50.0 ± 1.2 %
-    """
-    if name not in row["mean"]:
-        return ""
-    mean, std = row["mean"][name], row["std"].get(name)
-    return percent(mean) if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}\xa0%"
 
 
 def shown_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -91,22 +79,37 @@ def _chart(rows: Sequence[Mapping[str, Any]]) -> str:
     return f'<svg viewBox="0 0 {_WIDTH} {height + 26}" role="img" aria-label="{label}">{"".join(marks)}</svg>'
 
 
+def table_rows(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], digits: int
+) -> Iterator[tuple[list[str], Sequence[Mapping[str, Any]]]]:
+    """Yield the cells of each loss (name, where, metrics) with its runs; below it those of the papers, without runs."""
+    for row in rows:
+        runs = row.get("runs", ())
+        where = f"here, {len(runs)} seeds" if len(runs) > 1 else "here"
+        yield [row["loss"], where, *(mean_and_std(row, name, digits) for name in names)], runs
+        for published in row.get("published", ()):
+            source = f"{published['paper']}: {published['method']}, {published['network']}, {published['dim']}-d"
+            yield ["", source, *(mean_and_std({"mean": published["metrics"]}, name, digits) for name in names)], ()
+
+
+def mean_and_std(row: Mapping[str, Any], name: str, digits: int = 1) -> str:
+    r"""Format the mean of a metric, with its standard deviation if there is one; "" where a row lacks the metric.
+
+    >>> print(mean_and_std({"mean": {"nmi": 0.5}, "std": {"nmi": 0.0123}}, "nmi").replace("\xa0", " "))
+    50.0 ± 1.2 %
+    """
+    mean, std = row["mean"].get(name), row.get("std", {}).get(name)
+    spread = "" if std is None else f" ± {100 * std:.{digits}f}"
+    return "" if mean is None else f"{100 * mean:.{digits}f}{spread}\xa0%"
+
+
 def _table(rows: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """Return means and deviations of every loss, the papers' rows below them, and links to the reports of the runs."""
-    titles = shown_metrics(rows)
-    lines = [["loss", "where", *titles.values(), "reports"]]
-    for row in rows:
-        links = " ".join(_link(run, folder) for run in row.get("runs", ()))
-        lines.append([f"<b>{escape(row['loss'])}</b>", "here", *(mean_and_std(row, name) for name in titles), links])
-        for published in row.get("published", ()):
-            metrics = published["metrics"]
-            source = f"{published['paper']}: {published['method']}, {published['network']}, {published['dim']}-d"
-            numbers = [percent(metrics[name]) if name in metrics else "" for name in titles]
-            lines.append(["", escape(source), *numbers, ""])
-    head, *body = lines
-    cells = "".join(f'<th scope="col">{title}</th>' for title in head)
-    content = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in body)
-    return f'<div class="scroll wide"><table><thead><tr>{cells}</tr></thead><tbody>{content}</tbody></table></div>'
+    titles, lines = shown_metrics(rows), []
+    for (loss, *cells), runs in table_rows(rows, list(titles), digits=1):
+        links = " ".join(_link(run, folder) for run in runs)
+        lines.append([f"<b>{escape(loss)}</b>", *map(escape, cells), links])
+    return wide_table(["loss", "where", *titles.values(), "reports"], lines)
 
 
 def _link(run: Mapping[str, Any], folder: Path) -> str:

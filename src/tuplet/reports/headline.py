@@ -3,7 +3,7 @@
 from html import escape
 
 from tuplet.reports import charts
-from tuplet.reports.layout import header
+from tuplet.reports.layout import bars, header
 from tuplet.reports.metrics import describe_gain, describe_metrics, recalls
 from tuplet.reports.run import FinishedRun, RunLog
 from tuplet.reports.svg import percent
@@ -33,7 +33,7 @@ def unfinished_headline(run: RunLog) -> str:
     recall = f": Recall@1 <em>{percent(measured[-1]['recall_at_1'])}</em> at step {measured[-1]['step']:,}"
     of = f" of {steps:,}" if isinstance(steps, int) else ""
     title = f"Step {done:,}{of}{recall if measured else ''}"
-    lead = f"{_made(run)} · not finished: the same tuplet train command continues it, tuplet report looks again"
+    lead = f"{_made(run)} · not finished: the same tuplet train command continues it, tuplet report updates this page"
     return header("tuplet report", title, lead)
 
 
@@ -73,9 +73,4 @@ def _baselines(run: FinishedRun) -> str:
         return ""
     rows = [(name, metrics["recall_at_1"], "other") for name, metrics in run.baselines.items()]
     rows.append(("this run", run.metrics["recall_at_1"], "positive"))
-    bars = "".join(
-        f'<dt>{escape(name)}</dt><dd><span class="bar {kind}" style="width:{100 * value:.1f}%"></span>'
-        f"<b>{percent(value)}</b></dd>"
-        for name, value, kind in rows
-    )
-    return f'<dl class="bars" aria-label="Recall@1 and baselines">{bars}</dl>'
+    return bars("Recall@1 and baselines", rows)

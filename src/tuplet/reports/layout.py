@@ -1,4 +1,4 @@
-"""The frame of a page, and the parts that all pages share: sections, grids and tables."""
+"""The frame of a page, and the parts that pages share: sections, grids, bars and tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tuplet.atomic import write_atomic
+from tuplet.reports.svg import percent
 
 
 def write_page(path: Path, title: str, body: str) -> Path:
@@ -53,3 +54,20 @@ def table(rows: Mapping[str, Any]) -> str:
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in rows.items()}
     cells = (f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in texts.items())
     return f'<div class="scroll"><table>{"".join(cells)}</table></div>'
+
+
+def wide_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with a title for each column, which scrolls sideways where it does not fit; all is HTML."""
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def bars(label: str, rows: Sequence[tuple[str, float, str]], largest: float = 1.0) -> str:
+    """Return a bar for each name, share and kind (a class of the style sheet); `largest` has the full width."""
+    lines = (
+        f'<dt>{escape(name)}</dt><dd><span class="bar {kind}" style="width:{100 * share / largest:.1f}%"></span>'
+        f"<b>{percent(share)}</b></dd>"
+        for name, share, kind in rows
+    )
+    return f'<dl class="bars" aria-label="{escape(label)}">{"".join(lines)}</dl>'

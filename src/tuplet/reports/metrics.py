@@ -9,17 +9,20 @@ _MEANINGS = {
     "r_precision": ("R-precision", "The share of correct results among the first R; R is the number that exist"),
     "mean_reciprocal_rank": ("MRR", "The mean of 1 / rank of the first correct result"),
     "ndcg_at_10": ("nDCG@10", "The first ten results against the best order: a shared label or level counts each"),
-    "pair_accuracy": ("Pair accuracy", "The share of listed pairs that one threshold decides rightly, in ten folds"),
+    "pair_accuracy": (
+        "Pair accuracy",
+        "The share of listed pairs that one threshold decides correctly, in ten folds",
+    ),
     "tar_at_far_0.01": ("TAR@1%", "The share of listed same pairs accepted when 1\xa0% of the different ones are"),
     "rank1": ("Rank-1", "Closed set: the share of probes whose nearest face is of their person, among one of each"),
     "dir_at_far_0.01": (
         "DIR@1%",
-        "Open set: the share of known people named rightly when 1\xa0% of the unknown are named",
+        "Open set: the share of known people named correctly when 1\xa0% of the unknown are named",
     ),
     "triplet_accuracy": ("Triplet accuracy", "The share of listed triplets whose positive is nearer than the negative"),
     "classifier_accuracy": (
         "Classifier",
-        "The share of images that the loss's own classifier, of the last step, names rightly",
+        "The share of images that the loss's own classifier, of the last step, names correctly",
     ),
     "nmi": ("NMI", "Normalized mutual information of k-means clusters and true classes"),
     "ami": ("AMI", "As NMI, corrected for chance"),

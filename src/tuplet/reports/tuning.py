@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tuplet.reports.layout import grid, header, section, write_page
+from tuplet.reports.layout import bars, grid, header, section, wide_table, write_page
 from tuplet.reports.metrics import describe_metrics
 from tuplet.reports.run import read_json
 from tuplet.reports.svg import Area, Scale, chart, named_scale, percent, round_percent, scale
@@ -102,28 +102,21 @@ def _course(found: Mapping[str, Any]) -> str:
     stopped = [point for point in points if point not in complete]
     marks = area.line(so_far, "positive") + area.dots(stopped, "faint", 2.5) + area.dots(complete, "positive")
     keys = [("trial, and the best so far", "positive"), ("stopped early", "faint")]
-    texts = {row["trial"]: f"trial {row['trial']}: {percent(row['score'])}" for row in rows}
-    caption = f"The best of one seed is trial {max(rows, key=_complete_score)['trial']}."
-    return chart("Score by trial", caption, area, marks, keys, [(float(at), text) for at, text in texts.items()])
-
-
-def _complete_score(row: Mapping[str, Any]) -> float:
-    return float(row["score"]) if row["state"] == "complete" else -1.0
+    readout = [(float(row["trial"]), f"trial {row['trial']}: {percent(row['score'])}") for row in rows]
+    best = max((row for row in rows if row["state"] == "complete"), key=lambda row: float(row["score"]))
+    caption = f"The best of one seed is trial {best['trial']}."
+    return chart("Score by trial", caption, area, marks, keys, readout)
 
 
 def _importance(found: Mapping[str, Any]) -> list[str]:
     """Draw a bar for each option; nothing if there were too few trials."""
     if not found["importance"]:
         return []
-    largest = max(found["importance"].values()) or 1.0
-    bars = "".join(
-        f'<dt>{escape(name)}</dt><dd><span class="bar positive" style="width:{100 * share / largest:.1f}%"></span>'
-        f"<b>{percent(share)}</b></dd>"
-        for name, share in found["importance"].items()
-    )
+    rows = [(name, share, "positive") for name, share in found["importance"].items()]
+    drawn = bars("What mattered", rows, max(found["importance"].values()) or 1.0)
     about = "The share of each option in what makes a trial one of the best (PED-ANOVA). A rough guide."
     caption = f"<figcaption><h3>What mattered</h3><p>{about}</p></figcaption>"
-    return [f'<figure class="chart importance">{caption}<dl class="bars">{bars}</dl></figure>']
+    return [f'<figure class="chart importance">{caption}{drawn}</figure>']
 
 
 def _options(found: Mapping[str, Any]) -> list[str]:
@@ -160,9 +153,7 @@ def _table(found: Mapping[str, Any]) -> str:
         ended = escape(row.get("failure", "")) or {"complete": "", "stopped": "stopped early"}[row["state"]]
         number = f"<b>{row['trial']}</b>" if row["trial"] == found["best"]["trial"] else str(row["trial"])
         lines.append([number, scores, *chosen, seconds, ended])
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    content = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
-    return f'<div class="scroll wide"><table><thead><tr>{head}</tr></thead><tbody>{content}</tbody></table></div>'
+    return wide_table(titles, lines)
 
 
 def _scores(label: str, values: Sequence[float]) -> Scale:

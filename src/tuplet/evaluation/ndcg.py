@@ -1,4 +1,4 @@
-"""nDCG: rankings where some members are more relevant than others."""
+"""nDCG: the metric of lists in which some members are more relevant than others."""
 
 from typing import Any
 
@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from tuplet.evaluation.inputs import as_gallery, as_groups, as_labels, positive_integer
-from tuplet.evaluation.neighbors import nearest
-from tuplet.evaluation.positives import inside_tile
+from tuplet.evaluation.neighbors import Hide, nearest
 from tuplet.evaluation.retrieval import mean_where_defined
-from tuplet.evaluation.scores import TILE_ENTRIES
+from tuplet.evaluation.scores import TILE_ENTRIES, hide_columns
 from tuplet.evaluation.vectors import Device, as_vectors, for_device
 
 
@@ -28,6 +27,24 @@ def relevance(labels: Tensor, members: Tensor, hierarchy: bool = False) -> Tenso
             if i == j or not hierarchy:
                 total += (mine[:, None] == theirs) & (mine >= 0)[:, None]
     return total
+
+
+def hide_same_group(
+    labels: Tensor, members: Tensor, groups: Tensor, member_groups: Tensor, hierarchy: bool = False
+) -> Hide:
+    """Return a function that hides from each query the members that share its label and its group.
+
+    It is for `nearest(hide=…)`. `labels` and `members` are those of `relevance`. In a hierarchy a label is shared if
+    all levels are.
+    """
+
+    def hide(tile: Tensor, rows: Tensor, start: int) -> None:
+        columns = slice(start, start + tile.shape[1])
+        shared = relevance(labels[rows], members[columns], hierarchy)
+        same = shared == labels.shape[1] if hierarchy else shared > 0
+        tile[same & (groups[rows, None] == member_groups[columns])] = -torch.inf
+
+    return hide
 
 
 def ndcg_at_k(
@@ -72,33 +89,20 @@ def ndcg_at_k(
     own = as_labels(labels, queries.count, several=True)
     members, theirs = as_gallery(gallery, gallery_labels, own, device)
     apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
-    at = queries.device
+    at, k = queries.device, positive_integer(k, "k")
     own, theirs = (each.view(len(each), -1).to(at) for each in (own, theirs))
-    mine, others = (None, None) if apart is None else (each.to(at) for each in apart)
-
-    def relevant(rows: Tensor, columns: slice) -> Tensor:
-        """Return the relevance of some members; −1 for those that a query must not find."""
-        table = relevance(own[rows], theirs[columns], hierarchy)
-        if mine is not None and others is not None:
-            same = table == own.shape[1] if hierarchy else table > 0
-            table[same & (mine[rows, None] == others[columns])] = -1
-        if members is None:
-            place = (rows - columns.start)[:, None]
-            inside = inside_tile(table, place)[:, 0]
-            table[inside, place[inside, 0]] = -1
-        return table
-
-    def hide(tile: Tensor, rows: Tensor, start: int) -> None:
-        tile[relevant(rows, slice(start, start + tile.shape[1])) < 0] = -torch.inf
-
-    k = positive_integer(k, "k")
-    count = queries.count if members is None else members.count
-    found = nearest(queries, members, k, metric=metric, hide=None if mine is None else hide)
+    hide = None if apart is None else hide_same_group(own, theirs, *(each.to(at) for each in apart), hierarchy)
+    found = nearest(queries, members, k, metric=metric, hide=hide)
     discount = 1 / torch.arange(2, found.indices.shape[1] + 2, device=at).double().log2()
     values = torch.zeros(queries.count, dtype=torch.float64)
     defined = torch.zeros(queries.count, dtype=torch.int64)
-    for rows in torch.arange(queries.count, device=at).split(max(1, for_device(TILE_ENTRIES, at) // count)):
-        table = relevant(rows, slice(0, count)).clamp(min=0)
+    for rows in torch.arange(queries.count, device=at).split(max(1, for_device(TILE_ENTRIES, at) // len(theirs))):
+        table = relevance(own[rows], theirs, hierarchy).double()
+        if hide is not None:
+            hide(table, rows, 0)
+        if members is None:
+            hide_columns(table, rows[:, None])
+        table.clamp_(min=0)
         gains = table.gather(1, found.indices[rows]).where(found.scores[rows] > -torch.inf, 0)
         # Stable sorts, the less important key first: relevance, then score.
         order = gains.argsort(dim=1, stable=True)
