@@ -102,8 +102,9 @@ class ProxyNCALoss(ProxyLoss):
         squared: d is the squared Euclidean distance; False for the distance itself, as the ranked list paper prints it.
         proxies: K, the number of proxies; None for one of each class.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
-    optimizer, usually with a larger learning rate.
+    Inputs: unit vectors; any batches (for K < num_classes with several examples of each class), labels 0 …
+    num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the optimizer, usually with a larger learning
+    rate.
 
     Related: `NCALoss` over proxies. `SoftmaxLoss` has products, biases, and the positive in the denominator.
 
@@ -150,8 +151,8 @@ class SoftmaxLoss(ProxyLoss):
         num_classes, dim: the number of classes and the dimension of the embeddings.
         sharded: divide the classes among the processes, for millions of them: see `CosFaceLoss`.
 
-    Inputs: vectors of any length; labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights w and `bias`
-    is b: give `loss.parameters()` to the optimizer.
+    Inputs: vectors of any length; any batches, labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights
+    w and `bias` is b: give `loss.parameters()` to the optimizer.
 
     Related: `ProxyNCALoss` has distances instead of products, and no bias.
 
@@ -202,8 +203,8 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: α, the steepness of both terms.
         margin: δ, the distance of both boundaries from 0.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
-    optimizer, usually with a learning rate a hundred times that of the model.
+    Inputs: unit vectors; any batches, labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to
+    the optimizer, usually with a learning rate a hundred times that of the model.
 
     Related: `RAWLoss` seen from the proxies. Its `weights` have a row for each proxy and a column for each example.
 
