@@ -75,8 +75,8 @@ def side(vectors: Tensor, geometry: Geometry) -> Side:
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
         return Side(vectors)
-    exact = vectors.to(wide)
-    return Side(vectors, exact.square().sum(1), wide=None if vectors.device.type == "cpu" else exact)
+    squares = torch.linalg.vector_norm(vectors, dim=1, dtype=wide).square()
+    return Side(vectors, squares, wide=None if vectors.device.type == "cpu" else vectors.to(wide))
 
 
 def half_side(vectors: Tensor, geometry: Geometry) -> Side:
