@@ -204,7 +204,14 @@ class RowLoss(nn.Module):
             )
         with torch.inference_mode(False), torch.enable_grad():
             view = view_of(self, embeddings, labels, gallery, gallery_labels, same=same)
-            return table_weights(self, self.arrange(view))
+            with torch.autocast(embeddings.device.type, enabled=False):
+                view = self.arrange(view)
+                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
+                table = geo.table(q, g, view.geometry).requires_grad_()
+                value = self.value(replace(view, table=table))
+                if not value.requires_grad:
+                    return torch.zeros_like(table)
+                return torch.autograd.grad(value, table, materialize_grads=True)[0]
 
 
 #: Surroundings in which a loss cannot be computed: a part of the message of torch, and what to do instead.
@@ -218,18 +225,6 @@ _SURROUNDINGS = {
         "inside torch.func's grad, vjp, jvp or vmap; take its gradient by backward() or autograd.grad",
     ),
 }
-
-
-def table_weights(loss: RowLoss, view: View) -> Tensor:
-    """Return the derivative of the loss by the whole table of a view."""
-    with torch.autocast(view.queries.device.type, enabled=False):
-        q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
-        table = geo.table(q, g, view.geometry).requires_grad_()
-        value = loss.value(replace(view, table=table))
-        if not value.requires_grad:
-            return torch.zeros_like(table)
-        (weights,) = torch.autograd.grad(value, table, materialize_grads=True)
-    return weights
 
 
 def view_of(
@@ -293,21 +288,8 @@ def view_of(
         group=across,
         split=across is not None and gallery is None,
         first=first,
-        parameters=_learnable(loss),
+        parameters={name: x for name, x in loss.named_parameters() if x.requires_grad},
     )
-
-
-def _learnable(loss: RowLoss) -> dict[str, Tensor]:
-    """Return the parameters that learn, by name; `named_parameters` takes longer than a small loss does."""
-    found: dict[str, Tensor] = {}
-    modules: list[tuple[str, nn.Module]] = [("", loss)]
-    for prefix, module in modules:
-        inside = vars(module)
-        modules += [(f"{prefix}{name}.", child) for name, child in inside["_modules"].items() if child is not None]
-        for name, x in inside["_parameters"].items():
-            if x is not None and x.requires_grad:
-                found[prefix + name] = x
-    return found
 
 
 def _checked_gallery(
