@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampling.makers import MAKERS, every_sampler, hard, labels_of
@@ -60,6 +60,9 @@ def most_examples(sizes, classes, per_class, batches):
 
 
 @given(shape=shapes(), seed=st.integers(0, 3))
+@example(shape=([7, 7, 5, 5, 6], 2, 4), seed=1)
+@example(shape=([10, 20, 23, 20], 2, 8), seed=1)
+@example(shape=([8, 8, 8, 24, 8, 8, 8], 3, 5), seed=1)
 def test_an_epoch_of_batches_of_half_the_classes_touches_four_fifths_or_as_many_as_it_can(shape, seed):
     """An epoch of two or three batches may hold fewer than four fifths of the examples."""
     sizes, classes, per_class = shape
