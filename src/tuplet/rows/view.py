@@ -115,7 +115,7 @@ class View:
         return reduce_rows(self, "total", rows, Inputs(**inputs))
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a number per query. `rows` returns those of a block, and is called again in the backward pass."""
+        """Return a row for each query, a number or more. `rows` returns those of a block; backward calls it again."""
         return reduce_rows(self, "each", rows, Inputs(**inputs))
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
