@@ -139,18 +139,14 @@ class RowLoss(nn.Module):
             RuntimeError: `rows` reads a parameter from `self`, or the loss is called under saved-tensor hooks or a
                 transform of `torch.func`.
         """
-        view = view_of(
-            self,
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            distributed,
-            same,
-            block_rows,
-            max_per_class,
-            check_finite,
-            check_labels,
+        if block_rows is not None and block_rows < 1:
+            raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
+        view = view_of(self, embeddings, labels, gallery, gallery_labels, distributed, same, check_finite)
+        view = replace(
+            view,
+            block_rows=block_rows,
+            max_per_class=view.max_per_class if max_per_class is None else max_per_class,
+            checks_values=checks.reads_values(view.labels, check_labels),
         )
         try:
             # Rows keep their precision whatever autocast surrounds them.
@@ -235,12 +231,9 @@ def view_of(
     gallery_labels: Tensor | None = None,
     distributed: Any = False,
     same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
-    block_rows: int | None = None,
-    max_per_class: int | None = None,
     check_finite: bool = False,
-    check_labels: bool = False,
 ) -> View:
-    """Check the arguments of a call and return its view."""
+    """Check the arguments of a call and return its view, with the other options at their defaults."""
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
@@ -254,8 +247,6 @@ def view_of(
         checks.check_finite(embeddings, "embeddings")
         if gallery is not None:
             checks.check_finite(gallery, "gallery")
-    if block_rows is not None and block_rows < 1:
-        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
     if not custom:
         labels = labels.long()
         gallery_labels = None if gallery_labels is None else gallery_labels.long()
@@ -282,9 +273,8 @@ def view_of(
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
-        block_rows=block_rows,
-        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
-        checks_values=checks.reads_values(labels, check_labels),
+        max_per_class=loss.max_per_class,
+        checks_values=checks.reads_values(labels),
         group=across,
         split=across is not None and gallery is None,
         first=first,
