@@ -61,8 +61,7 @@ def unit(vectors: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    # A product with 1/length takes half as many passes in the backward pass as a division.
-    return vectors * torch.where(length > 0, length, 1).reciprocal()
+    return vectors / torch.where(length > 0, length, 1)
 
 
 def sine(s: Tensor) -> Tensor:
