@@ -93,6 +93,12 @@ class TestBlocks:
                 loss = case.make()
                 torch.testing.assert_close(value_and_gradient(loss, x, labels)[0], case.truth(loss, x, labels).detach())
 
+    def test_losses_that_inherit_their_rows_are_compiled_separately(self):
+        cosface, arcface = losses.CosFaceLoss(3, 2), losses.ArcFaceLoss(3, 2)
+        assert cosface.rows.__code__ is arcface.rows.__code__
+        assert blocks._kind(cosface.rows) != blocks._kind(arcface.rows)
+        assert blocks._kind(cosface.rows) == blocks._kind(losses.CosFaceLoss(5, 2).rows)
+
 
 class TestDerivatives:
     @pytest.mark.parametrize("case", CASES, ids=str)

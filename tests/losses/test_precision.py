@@ -1,5 +1,6 @@
 """Precision of every loss: narrow types, products that cancel, NaN."""
 
+from copy import deepcopy
 from math import exp, log1p
 
 import pytest
@@ -57,6 +58,24 @@ def test_steep_slopes_of_nra_that_cancel_leave_no_rounding_errors(alpha):
     loss = losses.NRALoss(alpha=alpha)
     (_, narrow), (_, exact) = value_and_gradient(loss, x, labels), value_and_gradient(loss, x.double(), labels)
     assert (narrow - exact).abs().max() < 2e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+@pytest.mark.parametrize("active", [1e-3, 1e-4, 1e-5])
+def test_short_vectors_that_pddm_makes_unit_leave_no_rounding_errors(seed, active):
+    """A single unit of the ReLU stays (1, 0, …) wherever it moves: its slopes, of 1/active, must cancel."""
+    torch.manual_seed(seed)
+    narrow, labels = losses.PDDMLoss(4, alpha=2.0), torch.tensor([0, 0, 1])
+    x = torch.nn.functional.normalize(torch.randn(3, 4))
+    with torch.no_grad():
+        before = narrow.difference(torch.nn.functional.normalize((x[0] - x[1]).abs(), dim=0))
+        narrow.difference.bias += torch.tensor([active, -1.0, -1.0, -1.0]) - before
+    exact = deepcopy(narrow).double()
+    ours, truth = (
+        torch.autograd.grad(loss(x.to(loss.mean.weight.dtype), labels), loss.parameters()) for loss in (narrow, exact)
+    )
+    largest = max(gradient.abs().max() for gradient in truth)
+    assert max((a - b).abs().max() for a, b in zip(ours, truth, strict=True)) < 1e-6 * largest
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ class AngularLoss(RowLoss):
         alpha: α, the bound of the angle at the negative, in degrees.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: vectors of any length, batches of any shape. The authors derive the loss for unit vectors and train without
-    normalising, with two examples of each class. On unit vectors the exponents are small for small α.
+    Inputs: vectors of any length; batches with several examples of each class. The authors derive the loss for unit
+    vectors and train without normalising, with two examples of each class. On unit vectors the exponents are small for
+    small α.
 
     Related: the smooth form of `AngularHingeLoss`. `NPairAngularLoss` adds it to `NPairAllLoss`.
 
@@ -64,7 +65,8 @@ class AngularHingeLoss(AngularLoss):
         alpha: α, the bound of the angle at the negative, in degrees.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: vectors of any length, since the angle does not change with the scale. Batches of any shape.
+    Inputs: vectors of any length, since the angle does not change with the scale; batches with several examples of each
+    class.
 
     Related: `AngularLoss` is its smooth form over all negatives at once. `TripletLoss` bounds distances instead.
 
@@ -98,7 +100,9 @@ class NPairAngularLoss(RowLoss):
         weight: the weight of the angular loss.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: vectors of free length. Batches of any shape; the authors take two examples of each class.
+    Inputs: vectors of free length; batches with several examples of each class. The authors take two.
+
+    Related: the sum of `NPairAllLoss` and `AngularLoss`, computed from one table; `SumLoss` adds any losses.
 
     >>> import torch
     >>> loss = NPairAngularLoss(alpha=45.0, weight=2.0)

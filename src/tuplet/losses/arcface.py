@@ -23,8 +23,8 @@ class ArcFaceLoss(CosineProxyLoss):
             `proxies` are those of class c. The authors take 3 for labels with errors.
         sharded: divide the classes among the processes, for millions of them: see `CosFaceLoss`.
 
-    Inputs: vectors of any length, made unit inside; labels 0 … num_classes − 1. `proxies` is a parameter: give
-    `loss.parameters()` to the optimizer.
+    Inputs: vectors of any length, made unit inside; any batches, labels 0 … num_classes − 1. `proxies` is a parameter:
+    give `loss.parameters()` to the optimizer.
 
     Related: `CosFaceLoss` has its margin on the cosine. `SoftTripleLoss` joins the centres of a class smoothly.
 

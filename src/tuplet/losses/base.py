@@ -139,18 +139,14 @@ class RowLoss(nn.Module):
             RuntimeError: `rows` reads a parameter from `self`, or the loss is called under saved-tensor hooks or a
                 transform of `torch.func`.
         """
-        view = view_of(
-            self,
-            embeddings,
-            labels,
-            gallery,
-            gallery_labels,
-            distributed,
-            same,
-            block_rows,
-            max_per_class,
-            check_finite,
-            check_labels,
+        if block_rows is not None and block_rows < 1:
+            raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
+        view = view_of(self, embeddings, labels, gallery, gallery_labels, distributed, same, check_finite)
+        view = replace(
+            view,
+            block_rows=block_rows,
+            max_per_class=view.max_per_class if max_per_class is None else max_per_class,
+            checks_values=checks.reads_values(view.labels, check_labels),
         )
         try:
             # Rows keep their precision whatever autocast surrounds them.
@@ -204,7 +200,14 @@ class RowLoss(nn.Module):
             )
         with torch.inference_mode(False), torch.enable_grad():
             view = view_of(self, embeddings, labels, gallery, gallery_labels, same=same)
-            return table_weights(self, self.arrange(view))
+            with torch.autocast(embeddings.device.type, enabled=False):
+                view = self.arrange(view)
+                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
+                table = geo.table(q, g, view.geometry).requires_grad_()
+                value = self.value(replace(view, table=table))
+                if not value.requires_grad:
+                    return torch.zeros_like(table)
+                return torch.autograd.grad(value, table, materialize_grads=True)[0]
 
 
 #: Surroundings in which a loss cannot be computed: a part of the message of torch, and what to do instead.
@@ -220,18 +223,6 @@ _SURROUNDINGS = {
 }
 
 
-def table_weights(loss: RowLoss, view: View) -> Tensor:
-    """Return the derivative of the loss by the whole table of a view."""
-    with torch.autocast(view.queries.device.type, enabled=False):
-        q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
-        table = geo.table(q, g, view.geometry).requires_grad_()
-        value = loss.value(replace(view, table=table))
-        if not value.requires_grad:
-            return torch.zeros_like(table)
-        (weights,) = torch.autograd.grad(value, table, materialize_grads=True)
-    return weights
-
-
 def view_of(
     loss: RowLoss,
     embeddings: Tensor,
@@ -240,12 +231,9 @@ def view_of(
     gallery_labels: Tensor | None = None,
     distributed: Any = False,
     same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
-    block_rows: int | None = None,
-    max_per_class: int | None = None,
     check_finite: bool = False,
-    check_labels: bool = False,
 ) -> View:
-    """Check the arguments of a call and return its view."""
+    """Check the arguments of a call and return its view, with the other options at their defaults."""
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
@@ -259,8 +247,6 @@ def view_of(
         checks.check_finite(embeddings, "embeddings")
         if gallery is not None:
             checks.check_finite(gallery, "gallery")
-    if block_rows is not None and block_rows < 1:
-        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
     if not custom:
         labels = labels.long()
         gallery_labels = None if gallery_labels is None else gallery_labels.long()
@@ -287,27 +273,13 @@ def view_of(
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
-        block_rows=block_rows,
-        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
-        checks_values=checks.reads_values(labels, check_labels),
+        max_per_class=loss.max_per_class,
+        checks_values=checks.reads_values(labels),
         group=across,
         split=across is not None and gallery is None,
         first=first,
-        parameters=_learnable(loss),
+        parameters={name: x for name, x in loss.named_parameters() if x.requires_grad},
     )
-
-
-def _learnable(loss: RowLoss) -> dict[str, Tensor]:
-    """Return the parameters that learn, by name; `named_parameters` takes longer than a small loss does."""
-    found: dict[str, Tensor] = {}
-    modules: list[tuple[str, nn.Module]] = [("", loss)]
-    for prefix, module in modules:
-        inside = vars(module)
-        modules += [(f"{prefix}{name}.", child) for name, child in inside["_modules"].items() if child is not None]
-        for name, x in inside["_parameters"].items():
-            if x is not None and x.requires_grad:
-                found[prefix + name] = x
-    return found
 
 
 def _checked_gallery(

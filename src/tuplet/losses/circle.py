@@ -15,7 +15,7 @@ class CircleLoss(CosineLoss):
         margin: m; negatives should fall below m, positives rise above 1 − m.
         scale: γ, the steepness. The authors take 80 for retrieval with m = 0.4, and 256 for faces with m = 0.25.
 
-    Inputs: vectors of any length, made unit inside; batches of any shape.
+    Inputs: vectors of any length, made unit inside; batches with several examples of each class.
 
     Related: `GeneralizedLiftedLoss` joins positives and negatives in the same way, without weights of their own.
 

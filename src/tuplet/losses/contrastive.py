@@ -16,7 +16,8 @@ class ContrastiveLoss(RowLoss):
     Args:
         margin: m, the distance beyond which a negative is not pushed.
 
-    Inputs: vectors of any length. On unit vectors distances lie in [0, 2], and m should lie well inside.
+    Inputs: vectors of any length; batches with several examples of each class. On unit vectors distances lie in [0, 2],
+    and m should lie well inside.
 
     Related: `MarginLoss` has linear terms and leaves near positives alone. `CosineContrastiveLoss` is the form on dot
     products.
@@ -51,7 +52,7 @@ class CosineContrastiveLoss(RowLoss):
         mining: a rule of `tuplet.mining` or its name, which chooses pairs P̂ and N̂; None for all pairs. Chosen pairs
             weigh the same: Σ_N̂ x_i·x_j − Σ_P̂ x_i·x_j. With `ValidTriplet()` this is that paper's row "VTHM".
 
-    Inputs: unit vectors.
+    Inputs: unit vectors; batches with several examples of each class.
 
     Related: `RAWLoss` and `BinomialDevianceLoss` replace the constant weights by ones that grow with hardness.
 

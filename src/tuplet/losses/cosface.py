@@ -19,8 +19,8 @@ class CosFaceLoss(CosineProxyLoss):
             `parameters()` and `state_dict` are those of one process: they get its own gradient, which is not to be
             averaged. `tuplet.train` does all of this, given `loss_options={"sharded": True}`.
 
-    Inputs: vectors of any length, made unit inside; labels 0 … num_classes − 1. `proxies` is a parameter: give
-    `loss.parameters()` to the optimizer.
+    Inputs: vectors of any length, made unit inside; any batches, labels 0 … num_classes − 1. `proxies` is a parameter:
+    give `loss.parameters()` to the optimizer.
 
     Related: `ArcFaceLoss` has its margin on the angle. `SoftmaxLoss` has products, biases and no margin.
 

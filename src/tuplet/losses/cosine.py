@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from tuplet.losses.base import RowLoss
-from tuplet.losses.proxies import ProxyLoss
-from tuplet.losses.sharded import sharded_softmax, softmax_term
+from tuplet.losses.proxies import ClassifierLoss
 from tuplet.rows import View, masked_logsumexp, masked_sum
 
 # 1 − s² up to this multiple of the rounding of s is that of two copies of a vector.
@@ -24,8 +23,8 @@ class CosineLoss(RowLoss):
         return replace(view, queries=unit(view.queries.to(view.dtype)), gallery=gallery)
 
 
-class CosineProxyLoss(CosineLoss, ProxyLoss):
-    """Base of the softmax losses of cosines: the cross-entropy of scale · s_c, with a margin on the own class.
+class CosineProxyLoss(CosineLoss, ClassifierLoss):
+    """Base of the softmax losses of cosines: the logits are scale · s_c, with a margin on the own class.
 
     A subclass may override how the cosines of the centres of a class become one number, and what the margin does to
     that of the own class.
@@ -34,26 +33,16 @@ class CosineProxyLoss(CosineLoss, ProxyLoss):
     scale: float
     margin: float
 
-    def value(self, view: View) -> Tensor:
-        """Return the mean over queries."""
-        if self.sharded and view.group is not None:
-            return sharded_softmax(view, view.group, self._logits, self._term)
-        return super().value(view)
-
-    def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of each query that has a class."""
-        push, own, defined = self._logits(s, positive, negative)
-        return self._term(push, own), defined
-
-    def _logits(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each query the logarithm of the sum over other classes, its own cosine, and if it has a class."""
+    def logits(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Join the centres of each class; the own similarity still lacks scale and margin."""
         if self.centers > 1:
             s = self.of_class(s.unflatten(1, (-1, self.centers)))
             positive, negative = positive[:, :: self.centers], negative[:, :: self.centers]
         return masked_logsumexp(self.scale * s, negative), masked_sum(s, positive), positive.any(1)
 
-    def _term(self, push: Tensor, own: Tensor) -> Tensor:
-        return softmax_term(push, self.scale * self.with_margin(own))
+    def term(self, push: Tensor, own: Tensor) -> Tensor:
+        """Return the cross-entropy with scale and margin."""
+        return super().term(push, self.scale * self.with_margin(own))
 
     def of_class(self, s: Tensor) -> Tensor:
         """Return the similarity to each class (R, C) from those to its centres (R, C, centers): the largest."""

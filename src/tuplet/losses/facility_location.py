@@ -30,7 +30,8 @@ class FacilityLocationLoss(RowLoss):
             0.94, as it seems after each epoch, which is not confirmed.
         rounds: of refinement; 0 for the greedy search alone.
 
-    Inputs: vectors of any length, usually unit; batches of 128 with a quarter (SOP: three quarters) as many classes.
+    Inputs: vectors of any length, usually unit; batches with several examples of each class. The authors take batches
+    of 128 with a quarter (SOP: three quarters) as many classes.
 
     Time is O(C·N²) for N examples of C classes, in float64, and memory O(N²). A loop over the classes waits for a GPU,
     and cannot be compiled with `fullgraph=True`. It takes no gallery and no `same=`. Each of several processes searches

@@ -33,7 +33,7 @@ class GlobalLoss(MinedTriplets):
         mining: the triplets to choose, as in `TripletLoss`: "all", "hardest", "disjoint" or a rule of `tuplet.mining`.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: unit vectors, for which e lies in [0, 1]; batches with many triplets.
+    Inputs: unit vectors, for which e lies in [0, 1]; batches with several examples of each class.
 
     Related: used beside a loss of single triplets: `SumLoss([(TripletRatioLoss(), 1.0), (GlobalLoss(), 1.0)])`.
     `HistogramLoss` compares the whole distributions of similarities.

@@ -26,8 +26,8 @@ class HierarchicalTripletLoss(RowLoss):
     Args:
         beta: β, the constant part of the margin.
 
-    Inputs: unit vectors; batches of classes that lie near each other. It takes no gallery and no `same=`: each example
-    needs a class of the tree. The work is O(N·K·M), the memory that of a few blocks.
+    Inputs: unit vectors; batches with several examples of classes that lie near each other. It takes no gallery and no
+    `same=`: each example needs a class of the tree. The work is O(N·K·M), the memory that of a few blocks.
 
     Related: `TripletLoss` with one margin for all; it is twice this where all classes join at one level and have one
     spread.

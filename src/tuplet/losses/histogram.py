@@ -17,7 +17,7 @@ class HistogramLoss(RowLoss):
     Args:
         bins: the number of nodes from −1 to 1.
 
-    Inputs: unit vectors, in batches with many positive pairs.
+    Inputs: unit vectors; batches with several examples of each class, better with many.
 
     Related: no margin and no weights to choose, unlike `ContrastiveLoss` and `RAWLoss`.
 

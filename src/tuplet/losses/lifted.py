@@ -26,7 +26,7 @@ class LiftedStructureLoss(RowLoss):
             is then over the ordered pairs (i, j) that the row of i keeps, each with the negatives that the rows of both
             ends keep.
 
-    Inputs: vectors of any length.
+    Inputs: vectors of any length; batches with several examples of each class.
 
     Related: `GeneralizedLiftedLoss` treats all positives of a query together, on dot products.
 
@@ -78,11 +78,13 @@ class GeneralizedLiftedLoss(ScaledLoss):
         mining: a rule of `tuplet.mining` or its name, which chooses P and N; None for all pairs.
         scale: a factor of the dot products, before λ is added.
 
-    Inputs: vectors of free length, or unit vectors with a `scale`. Without one, the products of unit vectors lie in
-    [−1, 1]. Then the sums stay near log|P| + log|N| + λ, the hinge never closes, and all pairs of a query weigh about
-    the same: 1/|P| and 1/|N|. Such weights only push the mean of all classes to 0, which two groups of classes at
-    opposite poles satisfy, and the network learns little. A scale of 8 to 16 makes the hard pairs weigh most, and
-    closes the hinge of a query whose similarities differ by (log|P| + log|N| + λ)/scale.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
+
+    Without a scale, the products of unit vectors lie in [−1, 1]. Then the sums stay near log|P| + log|N| + λ, the hinge
+    never closes, and all pairs of a query weigh about the same: 1/|P| and 1/|N|. Such weights only push the mean of all
+    classes to 0, which two groups of classes at opposite poles satisfy, and the network learns little. A scale of 8 to
+    16 makes the hard pairs weigh most, and closes the hinge of a query whose similarities differ by
+    (log|P| + log|N| + λ)/scale.
 
     Related: its weights are the relative half of those of `RAWLoss`. `LiftedStructureLoss` is the original.
 

@@ -20,7 +20,7 @@ class MarginLoss(RowLoss):
         mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. The authors draw the
             negatives by `DistanceWeighted()`.
 
-    Inputs: unit vectors.
+    Inputs: unit vectors; batches with several examples of each class.
 
     Related: `ContrastiveLoss` squares the terms and pulls all positives. `RankedListLoss` weighs the negatives.
 

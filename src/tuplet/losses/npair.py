@@ -175,7 +175,7 @@ class NPairAllLoss(ScaledLoss):
         scale: a factor of the dot products.
         max_per_class: not needed; taken as by the other losses of positive pairs.
 
-    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
     Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query
     and meets both examples of each other class.
@@ -204,7 +204,7 @@ class NCALoss(ScaledLoss):
     Args:
         scale: a factor of the dot products.
 
-    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
     Related: equal to `NPairAllLoss` if each query has one positive. `ProxyNCALoss` compares with proxies instead.
 

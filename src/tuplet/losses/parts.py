@@ -64,8 +64,10 @@ class HDCLoss(PartsLoss):
         weight: of the negatives.
         cascade: False for the released code, in which each part keeps its own hardest pairs of all.
 
-    Inputs: unit vectors; as many parts as shares, or fewer, from low to high layers; batches of several examples of
+    Inputs: unit vectors; as many parts as shares, or fewer, from low to high layers; batches with several examples of
     each class. It holds tables of the whole batch, O(N²), and takes no gallery.
+
+    Related: `ABELoss` has the same terms over all pairs, in every part. `ContrastiveLoss` has one part and [m − d]₊².
 
     >>> loss = HDCLoss()
     >>> low, high = torch.eye(4), torch.eye(4).flip(1)
@@ -153,8 +155,9 @@ class BIERLoss(PartsLoss):
         diversity: the weight of the adversarial term.
         norm_weight: of the bounds on R: the authors' two weights, 1e5 and 5e-5, multiplied.
 
-    Inputs: unit vectors; parts from `models.create(..., heads=(96, 160, 256))`, and for the test
-    `part_weights=(96, 160, 256)`. Its parameters, those of R, go to the optimizer. It takes no gallery.
+    Inputs: unit vectors; batches with several examples of each class. Parts come from
+    `models.create(..., heads=(96, 160, 256))`, with `part_weights=(96, 160, 256)` for the test. Its parameters, those
+    of R, go to the optimizer. It takes no gallery.
 
     The authors compute the adversarial term before the parts are made unit and from constant features, and hold the
     rows of the heads at unit length; here a part has one length, which needs no such bound. ICCV's BIER starts from
@@ -284,8 +287,8 @@ class ABELoss(PartsLoss):
         divergence_margin: m_div, the squared distance beyond which two learners are not pushed apart.
         weight: of the divergence; 1 was the best of the authors', and much smaller ones were much worse.
 
-    Inputs: unit vectors; parts of one width, from `models.create(..., attention=8)`; several examples of each class, in
-    place of the authors' pairs. It takes no gallery.
+    Inputs: unit vectors; batches with several examples of each class, in place of the authors' pairs. Parts have one
+    width and come from `models.create(..., attention=8)`. It takes no gallery.
 
     Related: `ContrastiveLoss` has [m − d]₊² on negatives.
 

@@ -9,6 +9,7 @@ from torch.nn.functional import linear, normalize, relu
 from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, default_block_rows, masked_max, masked_min
+from tuplet.rows.geometry import widest
 
 
 class PDDMLoss(RowLoss):
@@ -31,8 +32,8 @@ class PDDMLoss(RowLoss):
         detach: hold the embeddings constant in S, so that its hinges train S alone, as that port does. The paper is
             read as training both, which is not confirmed either.
 
-    Inputs: unit vectors; batches of any shape, of which one quadruplet is learned from. `loss.parameters()` go to the
-    optimizer; their weight decay is the paper's γ‖W‖².
+    Inputs: unit vectors; batches with several examples of each class, of which one quadruplet is learned from.
+    `loss.parameters()` go to the optimizer; their weight decay is the paper's γ‖W‖².
 
     All N² pairs are scored, O(N²·d²) in time and a few blocks in memory. It takes no gallery and has no `weights`.
     Searches compare the vectors by plain distance; `score(x, y)` is the learned similarity, for those who rerank.
@@ -107,7 +108,9 @@ class PDDMLoss(RowLoss):
         *layers: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return both hinges of each end of the positive pair."""
-        near_s, far_s = _score(x[:, None], y, *layers).gather(1, others).unbind(1)
+        # In float64: where a ReLU leaves a short vector to be made unit, steep slopes cancel.
+        wide = [each.to(widest(d.device)) for each in (x[:, None], y, *layers)]
+        near_s, far_s = _score(*wide).to(d.dtype).gather(1, others).unbind(1)
         near_d, far_d = d.square().gather(1, others).unbind(1)
         hinges = relu(self.alpha + far_s - near_s) + self.weight * relu(self.beta + near_d - far_d)
         return hinges, defined

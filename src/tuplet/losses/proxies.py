@@ -1,5 +1,6 @@
 """Proxy losses: the gallery, or the queries, are learned vectors, one or more for each class."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss, check_one_positive
-from tuplet.losses.sharded import hold, sharded_softmax, softmax_term
+from tuplet.losses.sharded import hold, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
@@ -103,8 +104,9 @@ class ProxyNCALoss(ProxyLoss):
         squared: d is the squared Euclidean distance; False for the distance itself, as the ranked list paper prints it.
         proxies: K, the number of proxies; None for one of each class.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
-    optimizer, usually with a larger learning rate.
+    Inputs: unit vectors; any batches (for K < num_classes with several examples of each class), labels 0 …
+    num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the optimizer, usually with a larger learning
+    rate.
 
     Related: `NCALoss` over proxies. `SoftmaxLoss` has products, biases, and the positive in the denominator.
 
@@ -142,7 +144,33 @@ class ProxyNCALoss(ProxyLoss):
         return masked_mean(d, positive) + masked_logsumexp(-d, negative), positive.any(1) & negative.any(1)
 
 
-class SoftmaxLoss(ProxyLoss):
+class ClassifierLoss(ProxyLoss):
+    """Base of the softmax losses: the cross-entropy of one logit for each class, the mean over queries.
+
+    A subclass defines `logits(s, positive, negative, *inputs)`. It returns for each query the logarithm of the sum over
+    the other classes, the logit of its own class, and if it has a class.
+    """
+
+    logits: Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+    def value(self, view: View, *inputs: Tensor) -> Tensor:
+        """Return the mean over queries; `inputs` are parameters with a row for each class, which `logits` gets."""
+        if self.sharded and view.group is not None:
+            held = [self.held(view, x) for x in inputs]
+            return sharded_softmax(view, view.group, self.logits, self.term, held)
+        return view.mean(self.rows, other=inputs)
+
+    def rows(self, s: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of each query that has a class."""
+        push, own, defined = self.logits(s, positive, negative, *inputs)
+        return self.term(push, own), defined
+
+    def term(self, push: Tensor, own: Tensor) -> Tensor:
+        """Return the cross-entropy, given the first two of `logits`."""
+        return softplus(push - own)
+
+
+class SoftmaxLoss(ClassifierLoss):
     """Softmax loss: the cross-entropy of x·wᵀ + b, the mean over queries.
 
     This is the classifier that metric learning is compared with.
@@ -152,8 +180,8 @@ class SoftmaxLoss(ProxyLoss):
         dim: the dimension of the embeddings.
         sharded: divide the classes among the processes, for millions of them: see `CosFaceLoss`.
 
-    Inputs: vectors of any length; labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights w and `bias`
-    is b: give `loss.parameters()` to the optimizer.
+    Inputs: vectors of any length; any batches, labels 0 … num_classes − 1. `proxies` (num_classes, dim) are its weights
+    w and `bias` is b: give `loss.parameters()` to the optimizer.
 
     Related: `ProxyNCALoss` has distances instead of products, and no bias.
 
@@ -177,18 +205,12 @@ class SoftmaxLoss(ProxyLoss):
             raise ValueError("each process has a share of the classes; make the loss with sharded=False to classify")
         return (embeddings @ self.proxies.T + self.bias).argmax(1)
 
-    def value(self, view: View) -> Tensor:
-        """Return the mean over queries. The biases are inputs of the rows, so that they get gradients."""
-        if self.sharded and view.group is not None:
-            return sharded_softmax(view, view.group, self._logits, softmax_term, (self.held(view, self.bias),))
-        return view.mean(self._classes, other=(self.bias,))
+    def value(self, view: View, *inputs: Tensor) -> Tensor:
+        """Return the mean over queries, with the biases as an input, so that they get gradients."""
+        return super().value(view, self.bias, *inputs)
 
-    def _classes(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        push, own, defined = self._logits(s, positive, negative, bias)
-        return softmax_term(push, own), defined
-
-    def _logits(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each query the logarithm of the sum over other classes, its own logit, and if it has a class."""
+    def logits(self, s: Tensor, positive: Tensor, negative: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the biases."""
         logits = s + bias
         return masked_logsumexp(logits, negative), masked_sum(logits, positive), positive.any(1)
 
@@ -205,8 +227,8 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: α, the steepness of both terms.
         margin: δ, the distance of both boundaries from 0.
 
-    Inputs: unit vectors; labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to the
-    optimizer, usually with a learning rate a hundred times that of the model.
+    Inputs: unit vectors; any batches, labels 0 … num_classes − 1. `proxies` is a parameter: give `loss.parameters()` to
+    the optimizer, usually with a learning rate a hundred times that of the model.
 
     Related: `RAWLoss` seen from the proxies. Its `weights` have a row for each proxy and a column for each example.
 

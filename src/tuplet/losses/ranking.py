@@ -19,7 +19,8 @@ class NRALoss(RowLoss):
         alpha: α, the steepness of the transfer function.
         eps: ε, which keeps the logarithms finite.
 
-    Inputs: vectors of free length in training, made unit for testing. The authors use `sampling.NGroupSampler`.
+    Inputs: vectors of free length in training, made unit for testing; batches with several examples of each class. The
+    authors use `sampling.NGroupSampler`.
 
     Related: `TripletLoss(mining="hardest")` uses the same two pairs, not scaled by the spread of the row.
 
@@ -79,7 +80,7 @@ class RankedListLoss(RowLoss):
         temperature: T; the larger, the more the nearest negatives weigh.
         move_gallery: let both vectors of a pair move. The authors move the query alone and hold its list constant.
 
-    Inputs: unit vectors. The authors take 60 classes of 3.
+    Inputs: unit vectors; batches with several examples of each class. The authors take 60 classes of 3.
 
     Related: `MarginLoss` has the same two boundaries without weights. `mining.NonTrivial` chooses the same pairs.
 

@@ -20,7 +20,7 @@ class BinomialDevianceLoss(RowLoss):
         mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. With `ValidTriplet()`
             this is the Binomial+VTHM of the Unified view.
 
-    Inputs: unit vectors.
+    Inputs: unit vectors; batches with several examples of each class.
 
     Related: a pair weighs by its own similarity alone. `RAWLoss` also compares it with the other pairs of the row.
 
@@ -61,7 +61,7 @@ class RAWLoss(BinomialDevianceLoss):
         mining: a rule of `tuplet.mining` or its name, which chooses pairs; None for all pairs. `ValidTriplet()` is that
             paper's full method RAW+VTHM, `DistanceWeighted()` its RAW+DW and `SemiHard()` its RAW+SemiHard.
 
-    Inputs: unit vectors.
+    Inputs: unit vectors; batches with several examples of each class.
 
     Related: between `BinomialDevianceLoss` (absolute) and `GeneralizedLiftedLoss` (relative).
 
@@ -92,11 +92,16 @@ class MultiSimilarityLoss(RAWLoss):
         threshold: λ, the boundary between positive and negative similarities.
         epsilon: the margin of the triplets that make a pair valid, see `mining.ValidTriplet`.
 
-    Inputs: unit vectors.
+    Inputs: unit vectors; batches with several examples of each class.
+
+    Related: `RAWLoss` takes any mining rule, or none.
 
     >>> loss = MultiSimilarityLoss(epsilon=0.1)
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()
     0.6566...
+
+    Wang, Han, Huang, Dong, Scott: Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning. CVPR
+    2019.
     """
 
     name = "multi_similarity"

@@ -6,12 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tuplet.rows import ProcessGroup, View, softplus
-
-
-def softmax_term(push: Tensor, own: Tensor) -> Tensor:
-    """Return the cross-entropy, given the logarithm of the sum over the other classes and the own logit."""
-    return softplus(push - own)
+from tuplet.rows import ProcessGroup, View
 
 
 def hold(parameter: Tensor, view: View) -> Tensor:

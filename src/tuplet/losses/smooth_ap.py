@@ -17,7 +17,7 @@ class SmoothAPLoss(CosineLoss):
         temperature: τ; the smaller, the closer to true ranks, and the fewer pairs get a gradient.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: vectors of any length, made unit inside; batches of any shape, better with many examples of a class. The
+    Inputs: vectors of any length, made unit inside; batches with several examples of each class, better with many. The
     work is O(N·K·M), the memory that of a few blocks.
 
     Related: `HistogramLoss` also needs no margin. `NRALoss` looks at the rank of the farthest positive alone.

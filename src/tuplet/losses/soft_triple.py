@@ -23,8 +23,8 @@ class SoftTripleLoss(CosineProxyLoss):
         tau: the weight of the mean distance of centres. The authors divide the sum over unordered pairs by the number
             of ordered ones: their 0.2 is 0.1 here.
 
-    Inputs: vectors of any length, made unit inside; labels 0 … num_classes − 1. `proxies` is a parameter: give
-    `loss.parameters()` to the optimizer, usually with a learning rate a hundred times that of the model.
+    Inputs: vectors of any length, made unit inside; any batches, labels 0 … num_classes − 1. `proxies` is a parameter:
+    give `loss.parameters()` to the optimizer, usually with a learning rate a hundred times that of the model.
 
     Related: `ArcFaceLoss` takes the largest cosine of a class with several centres. With one centre this is
     `CosFaceLoss`.

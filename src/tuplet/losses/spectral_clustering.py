@@ -22,9 +22,9 @@ class SpectralClusteringLoss(RowLoss):
     decomposition, and its gradient 2 (F F⁺ − I) Y Y⁺ (F⁺)ᵀ is written down: that of the decomposition is not stable.
     The authors step along half of it.
 
-    Inputs: vectors of any length; many more examples than dimensions. n ≤ d is an error, since F then spans everything
-    and the gradient vanishes. The authors take 1,260 examples, 70 of each of 18 classes; train with `micro_batch_size`
-    where those do not fit. They advise a dimension equal to the number of training classes.
+    Inputs: vectors of any length; batches of many more examples than dimensions. n ≤ d is an error, since F then spans
+    everything and the gradient vanishes. The authors take 1,260 examples, 70 of each of 18 classes; train with
+    `micro_batch_size` where those do not fit. They advise a dimension equal to the number of training classes.
 
     It costs O(n·d²), and no table. It takes no gallery, no `same=` and has no `weights`. Each of several processes
     decomposes the batch of all. Their learning rate is not known.

@@ -22,6 +22,8 @@ class SumLoss(RowLoss):
 
     Each part gathers the batch of several processes for itself, and costs what it costs alone.
 
+    Related: `NPairAngularLoss` is a sum of two losses that share their table.
+
     >>> import torch
     >>> from tuplet.losses import ContrastiveLoss, SoftmaxLoss
     >>> loss = SumLoss([(SoftmaxLoss(num_classes=2, dim=2), 1.0), (ContrastiveLoss(), 0.5)])

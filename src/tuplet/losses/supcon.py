@@ -14,7 +14,7 @@ class SupConLoss(CosineLoss):
     Args:
         temperature: τ; the smaller, the more the nearest negatives weigh.
 
-    Inputs: vectors of any length, made unit inside; batches of any shape.
+    Inputs: vectors of any length, made unit inside; batches with several examples of each class.
 
     Related: `NCALoss` has the logarithm outside of the sum over positives; with one positive for each query both are
     the same. `NPairAllLoss` leaves the other positives out of the denominator.

@@ -153,8 +153,8 @@ class TripletLoss(MinedTriplets):
             choose a negative for each positive give all triplets of the pairs that they keep.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: usually unit vectors. "disjoint" needs the batches of `sampling.TripletSampler`; the others take batches of
-    any shape. The work of "all" and "semi_hard" is O(N·K·M), their memory that of a few blocks.
+    Inputs: vectors of any length, usually unit; batches with several examples of each class, for "disjoint" those of
+    `sampling.TripletSampler`. The work of "all" and "semi_hard" is O(N·K·M), their memory that of a few blocks.
 
     Related: `SmoothTripletLoss` is the smooth form on dot products. `TripletRatioLoss` has a ratio in place of a
     difference. `NPairLoss` compares with all negatives at once.
@@ -212,7 +212,7 @@ class SmoothTripletLoss(ScaledLoss):
             assumes unit vectors there, on which it is half of `TripletLoss(margin=0)`; it has no margin.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: vectors of free length, or unit vectors with a `scale`; batches of any shape.
+    Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
     Related: with two classes the terms of `NPairLoss` are of this form. `TripletLoss` is the hinge on distances.
 

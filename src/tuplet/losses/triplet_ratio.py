@@ -17,8 +17,8 @@ class TripletRatioLoss(MinedTriplets):
             The authors choose them from the whole training set.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
-    Inputs: usually unit vectors. "disjoint" needs the batches of `sampling.TripletSampler`; the others take batches of
-    any shape. The work of "all" and "semi_hard" is O(N·K·M), their memory that of a few blocks.
+    Inputs: vectors of any length, usually unit; batches with several examples of each class, for "disjoint" those of
+    `sampling.TripletSampler`. The work of "all" and "semi_hard" is O(N·K·M), their memory that of a few blocks.
 
     Related: `TripletLoss` has a difference of squared distances. The authors add `GlobalLoss` by `SumLoss`; the weight
     that they give it is not known.

@@ -17,7 +17,7 @@ class TupletMarginLoss(CosineLoss):
         margin: the slack of the angle in radians. Positives within it are not pulled closer.
         scale: a factor of the cosines.
 
-    Inputs: vectors of any length, made unit inside; batches of any shape. The authors take two examples of each class.
+    Inputs: vectors of any length, made unit inside; batches with several examples of each class. The authors take two.
 
     Related: `NPairAllLoss` with a `scale` and no slack.
 

@@ -218,10 +218,10 @@ def _vjp(
 
 
 def _kind(rows: Any) -> tuple[Any, ...]:
-    """Return what tells a row function from others: its code, and the codes of the functions in its closure."""
-    function = getattr(rows, "__func__", rows)
+    """Return what tells a row function from others: its class, its code, and the same of functions in its closure."""
+    function, owner = getattr(rows, "__func__", rows), type(getattr(rows, "__self__", None))
     calls = (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
-    return (getattr(function, "__code__", type(function)), *(_kind(x) for x in calls if callable(x)))
+    return (owner, getattr(function, "__code__", type(function)), *(_kind(x) for x in calls if callable(x)))
 
 
 @functools.cache

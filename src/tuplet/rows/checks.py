@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tuplet.rows import geometry as geo
 
-_SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
-_UNSIGNED = (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+_INTEGERS += (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
 
 
 def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
@@ -34,7 +34,7 @@ def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> No
         raise TypeError(
             f"{name} must be a torch.Tensor, got {type(labels).__name__}; convert them with torch.as_tensor"
         )
-    if not custom and labels.dtype not in _SIGNED + _UNSIGNED:
+    if not custom and labels.dtype not in _INTEGERS:
         raise TypeError(f"{name} must be integers, got {labels.dtype}; convert them with .long()")
     if labels.ndim != 1 and not (custom and labels.ndim > 1):
         raise ValueError(f"{name} must have shape (N,), got {tuple(labels.shape)}; give one integer for each vector")
@@ -114,17 +114,14 @@ def check_finite(vectors: Tensor, name: str) -> None:
     bad = ~vectors.detach().isfinite().all(1)
     if bad.any():
         row = int(bad.nonzero()[0])
+        first = float(vectors[row][~vectors[row].isfinite()][0])
         raise ValueError(
-            f"{name} must be finite, but row {row} holds {_first_bad(vectors[row])} ({int(bad.sum())} in all); "
+            f"{name} must be finite, but row {row} holds {first} ({int(bad.sum())} in all); "
             "look for a diverged model, a normalized zero vector, or an overflow in half precision"
         )
 
 
-def _first_bad(row: Tensor) -> str:
-    return str(float(row[~row.isfinite()][0]))
-
-
-def reads_values(tensor: Tensor, asked: bool) -> bool:
+def reads_values(tensor: Tensor, asked: bool = False) -> bool:
     """Return whether checks of values run: always on a CPU, elsewhere when asked, never while compiling."""
     return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
 

@@ -75,8 +75,8 @@ def side(vectors: Tensor, geometry: Geometry) -> Side:
     wide = widest(vectors.device)
     if geometry == "dot" or vectors.dtype == wide:
         return Side(vectors)
-    exact = vectors.to(wide)
-    return Side(vectors, exact.square().sum(1), wide=None if vectors.device.type == "cpu" else exact)
+    squares = torch.linalg.vector_norm(vectors, dim=1, dtype=wide).square()
+    return Side(vectors, squares, wide=None if vectors.device.type == "cpu" else vectors.to(wide))
 
 
 def half_side(vectors: Tensor, geometry: Geometry) -> Side:
@@ -139,7 +139,8 @@ def raw_table(queries: Side, gallery: Side, geometry: Geometry) -> Raw:
         square = (lengths + gallery.squares.to(q.dtype)).addmm_(q, g.T, alpha=-2)
         close = (square < _CLOSE * lengths).nonzero()
         if len(close) * _CROWDED <= square.numel():
-            for i, j in (part.unbind(1) for part in close.split(4096)):
+            for start in range(0, len(close), 4096):
+                i, j = close[start : start + 4096].unbind(1)
                 square[i, j] = (q[i] - g[j]).square().sum(1)
             return Raw(square.sqrt_())
     return Raw(queries.widened() @ gallery.widened().T, squares, _SAME)
@@ -166,7 +167,7 @@ def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Te
     if geometry == "dot":
         return pulled
     # The sum of the very slopes that were multiplied, so that close vectors cancel; rounded, it would move both.
-    return slopes.sum(1, keepdim=True, dtype=pulled.dtype) * here.exact() - pulled
+    return (slopes.sum(1, keepdim=True, dtype=pulled.dtype) * here.exact()).sub_(pulled)
 
 
 def folds(slopes: Tensor) -> bool:

@@ -110,12 +110,128 @@ class Work:
         return fused.program_for(self.rows, self.view.queries.device) if fused else None
 
 
+# When a path pays, and what prevents it.
+
+
+def _graph_pays(work: Work) -> bool:
+    x = work.view.queries
+    program = x.shape[0] <= CAPTURED_PROGRAM_ROWS and fused is not None and fused.suits(x)
+    return x.is_cuda and (is_small(work.view) or program)
+
+
+def _graph_prevented(work: Work) -> str | None:
+    view = work.view
+    if not view.queries.is_cuda:
+        return f"the embeddings are on {view.queries.device}, and CUDA graphs need a CUDA device"
+    if torch.cuda.is_current_stream_capturing():
+        return "another CUDA graph is being captured"
+    if view.group is not None:
+        return "the batch is distributed over processes"
+    if view.same is not equal_labels:
+        return "same= is a function of your own, which may do what a graph cannot repeat"
+    return "label values are checked" if view.checks_values else None
+
+
+def _table_pays(work: Work) -> bool:
+    view = work.view
+    return block_rows_of(view) >= view.size and (view.queries.device.type == "cpu" or is_launch_bound(view))
+
+
+def _table_prevented(work: Work) -> str | None:
+    view = work.view
+    if view.group is not None:
+        return "the batch is distributed over processes"
+    return None if view.gallery is None and view.member else "the gallery is not the batch itself"
+
+
+def _named_pays(work: Work) -> bool:
+    long = work.named is not None and work.columns > NAMED_FACTOR * work.named
+    return long and not is_launch_bound(work.view)
+
+
+def _named_prevented(work: Work) -> str | None:
+    return None if work.named is not None else "no mining rule names its pairs"
+
+
+def _fused_pays(work: Work) -> bool:
+    return work.reduce == "total" and fused is not None and fused.suits(work.view.queries)
+
+
+def _fused_prevented(work: Work) -> str | None:
+    view, x = work.view, work.view.queries
+    if fused is None:
+        return "the package tuplet.rows.fused is not installed"
+    if not fused.suits(x):
+        given = f"{view.size:,} of {x.dtype} on {x.device}"
+        return f"it needs bf16 vectors on a recent GPU, {fused.LEAST_ROWS:,} or more: these are {given}"
+    blocks = view.block_rows in (None, default_block_rows(view.size, view.size, x.dtype, x.device))
+    alone = view.gallery is None and view.gallery_labels is None and view.valid is None and view.member
+    one_process = view.group is None or view.group.world == 1
+    plain = view.geometry == "dot" and view.moves_gallery and view.same is equal_labels
+    if not (alone and one_process and blocks and plain):
+        return "it needs dot products of a batch with itself, with equal labels, in blocks of the default size"
+    if work.reduce != "total" or work.inputs:
+        return "it needs a row function of the table and the masks alone, that returns a total and a count"
+    return None if work.program is not None else "its row function cannot be traced into a program"
+
+
+def _compiled_pays(work: Work) -> bool:
+    return _is_large_on_gpu(work) and _has_compiler()
+
+
+def _is_large_on_gpu(work: Work) -> bool:
+    view = work.view
+    return view.queries.is_cuda and min(block_rows_of(view), view.size) * work.columns >= COMPILED_ENTRIES
+
+
+def _compiled_prevented(work: Work) -> str | None:
+    return "Triton cannot be used on this GPU" if work.view.queries.is_cuda and not has_triton() else None
+
+
+_warned = False
+
+
+def _has_compiler() -> bool:
+    """Return whether blocks can be compiled on this GPU, and warn once where they cannot."""
+    global _warned
+    if not has_triton() and not _warned:
+        _warned = True
+        warn(
+            "Tuplet runs large batches on this GPU without compiling them, since Triton cannot be used here; "
+            "install triton for several times the speed"
+        )
+    return has_triton()
+
+
+def _only_if_pinned(work: Work) -> bool:
+    return False
+
+
+class _Row(NamedTuple):
+    path: Path
+    stage: str
+    pays: Callable[[Work], bool]
+    prevented: Callable[[Work], str | None]
+    """Why the path is impossible; None where it is possible."""
+
+
+_TABLE = (
+    _Row("cuda_graph", "call", _graph_pays, _graph_prevented),
+    _Row("table", "cache", _table_pays, _table_prevented),
+    _Row("table", "rows", _only_if_pinned, _table_prevented),
+    _Row("named", "rows", _named_pays, _named_prevented),
+    _Row("fused", "rows", _fused_pays, _fused_prevented),
+    _Row("compiled", "rows", _compiled_pays, _compiled_prevented),
+    _Row("compiled", "naming", _compiled_pays, _compiled_prevented),
+)
+
+
 def choose(work: Work) -> Path:
-    """Return the path of a piece of work: the first row of the table that pays and that nothing prevents."""
+    """Return the path of a piece of work: the first row of the table that pays and that nothing prevents, or eager."""
     if work.stage == "rows" and work.view.table is not None:
         return "table"
     if torch.compiler.is_compiling():
-        return "named" if _is_named(work) else "eager"
+        return "named" if _named_pays(work) else "eager"
     pinned = _pinned.get()
     if pinned is not None:
         _checked(pinned)
@@ -139,112 +255,6 @@ def refuse_if_pinned(path: Path, reason: str) -> None:
     """Raise where a path is pinned that turned out to be impossible."""
     if _pinned.get() == path:
         raise ExecutionError(f"execution is pinned to {path!r}, but {reason}; pin another path, or none")
-
-
-class _Row(NamedTuple):
-    path: Path
-    stage: str
-    pays: Callable[[Work], bool]
-    prevented: Callable[[Work], str | None]
-    """Why the path is impossible; None where it is possible."""
-
-
-def _is_captured(work: Work) -> bool:
-    return work.view.queries.is_cuda and (is_small(work.view) or _is_program(work))
-
-
-def _is_program(work: Work) -> bool:
-    x = work.view.queries
-    return x.shape[0] <= CAPTURED_PROGRAM_ROWS and fused is not None and fused.suits(x)
-
-
-def _not_captured(work: Work) -> str | None:
-    view = work.view
-    if not view.queries.is_cuda:
-        return f"the embeddings are on {view.queries.device}, and CUDA graphs need a CUDA device"
-    if torch.cuda.is_current_stream_capturing():
-        return "another CUDA graph is being captured"
-    if view.group is not None:
-        return "the batch is distributed over processes"
-    if view.same is not equal_labels:
-        return "same= is a function of your own, which may do what a graph cannot repeat"
-    return "label values are checked" if view.checks_values else None
-
-
-def _is_cached(work: Work) -> bool:
-    view = work.view
-    return block_rows_of(view) >= view.size and (view.queries.device.type == "cpu" or is_launch_bound(view))
-
-
-def _not_cached(work: Work) -> str | None:
-    view = work.view
-    if view.group is not None:
-        return "the batch is distributed over processes"
-    return None if view.gallery is None and view.member else "the gallery is not the batch itself"
-
-
-def _is_named(work: Work) -> bool:
-    long = work.named is not None and work.columns > NAMED_FACTOR * work.named
-    return long and not is_launch_bound(work.view)
-
-
-def _is_fused(work: Work) -> bool:
-    return work.reduce == "total" and fused is not None and fused.suits(work.view.queries)
-
-
-def _not_fused(work: Work) -> str | None:
-    view, x = work.view, work.view.queries
-    if fused is None:
-        return "the package tuplet.rows.fused is not installed"
-    if not fused.suits(x):
-        given = f"{view.size:,} of {x.dtype} on {x.device}"
-        return f"it needs bf16 vectors on a recent GPU, {fused.LEAST_ROWS:,} or more: these are {given}"
-    blocks = view.block_rows in (None, default_block_rows(view.size, view.size, x.dtype, x.device))
-    alone = view.gallery is None and view.gallery_labels is None and view.valid is None and view.member
-    one_process = view.group is None or view.group.world == 1
-    plain = view.geometry == "dot" and view.moves_gallery and view.same is equal_labels
-    if not (alone and one_process and blocks and plain):
-        return "it needs dot products of a batch with itself, with equal labels, in blocks of the default size"
-    if work.reduce != "total" or work.inputs:
-        return "it needs a row function of the table and the masks alone, that returns a total and a count"
-    return None if work.program is not None else "its row function cannot be traced into a program"
-
-
-def _is_compiled(work: Work) -> bool:
-    return _is_large_on_gpu(work) and _has_compiler()
-
-
-def _is_large_on_gpu(work: Work) -> bool:
-    view = work.view
-    return view.queries.is_cuda and min(block_rows_of(view), view.size) * work.columns >= COMPILED_ENTRIES
-
-
-def _not_compiled(work: Work) -> str | None:
-    return "Triton cannot be used on this GPU" if work.view.queries.is_cuda and not has_triton() else None
-
-
-_TABLE = (
-    _Row("cuda_graph", "call", _is_captured, _not_captured),
-    _Row("table", "cache", _is_cached, _not_cached),
-    _Row("table", "rows", lambda work: False, _not_cached),
-    _Row("named", "rows", _is_named, lambda work: None if work.named is not None else "no mining rule names its pairs"),
-    _Row("fused", "rows", _is_fused, _not_fused),
-    _Row("compiled", "rows", _is_compiled, _not_compiled),
-    _Row("compiled", "naming", _is_compiled, _not_compiled),
-)
-_warned = False
-
-
-def _has_compiler() -> bool:
-    """Return whether blocks can be compiled on this GPU, and warn once where they cannot."""
-    global _warned
-    if not has_triton() and not _warned:
-        _warned = True
-        warn(
-            "Tuplet runs large batches on this GPU without compiling them, since Triton cannot be used here; "
-            "install triton for several times the speed"
-        )
-    return has_triton()
 
 
 # Sizes

@@ -36,6 +36,7 @@ class View:
     0.0
     """
 
+    # What is compared.
     geometry: geo.Geometry
     queries: Tensor
     labels: Tensor
@@ -50,15 +51,19 @@ class View:
     """Query i is gallery member i, and is kept out of its own row."""
     moves_gallery: bool = True
     rule: Rule | None = None
-    block_rows: int | None = None
     max_per_class: int | None = None
     checks_values: bool = False
     """A loss may read label values to refuse bad ones: on a GPU that waits for the device."""
+
+    # With other processes.
     group: ProcessGroup | None = None
     split: bool = False
     """Every process holds all the queries and works on its share of them."""
     first: int = 0
     """The position of query 0 among the queries of all processes."""
+
+    # For the engine alone.
+    block_rows: int | None = None
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     """The parameters of the loss that learn, by name: a row function must not read them by itself."""
     table: Tensor | None = None
@@ -110,7 +115,7 @@ class View:
         return reduce_rows(self, "total", rows, Inputs(**inputs))
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a number per query. `rows` returns those of a block, and is called again in the backward pass."""
+        """Return a row for each query, a number or more. `rows` returns those of a block; backward calls it again."""
         return reduce_rows(self, "each", rows, Inputs(**inputs))
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:

@@ -16,6 +16,8 @@ Labels = Sequence[int] | np.ndarray | torch.Tensor
 Group = list[int]
 #: Kinds of batches: a loss states the kind that it needs, a sampler the kind that it makes.
 Batch = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
+#: Function of a list of n indices that returns their embeddings, (n, d).
+Embed = Callable[[list[int]], torch.Tensor]
 T = TypeVar("T")
 
 
@@ -101,13 +103,16 @@ class ClassSampler(Sampler[list[int]]):
     def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
         """Make a sampler for batches of `batch_size` examples; `per_class` counts if the group size is free.
 
+        `inputs` are `embed`, if the sampler needs embeddings, and its own options.
+
         >>> from tuplet.sampling import TripletSampler
         >>> TripletSampler.of_size([0, 0, 0, 1, 1, 1], batch_size=6, per_class=4).triplets
         2
         """
         make: Callable[..., Self] = cls
         sizes = (batch_size // per_class, per_class) if cls.group_size is None else (batch_size // cls.group_size,)
-        return make(labels, *sizes, seed=seed)
+        embed = (inputs.pop("embed"),) if cls.needs_embeddings else ()
+        return make(labels, *embed, *sizes, seed=seed, **inputs)
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield batches without end, each a list of groups. A group stays together on one rank."""
@@ -171,6 +176,16 @@ def at_least(least: int, **numbers: int) -> None:
             raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
         if value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def embedded(embed: Embed, indices: list[int]) -> torch.Tensor:
+    """Return the embeddings of these examples, after a check that they are such."""
+    vectors = torch.as_tensor(embed(indices)).detach()
+    if vectors.ndim != 2 or len(vectors) != len(indices):
+        raise ValueError(f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)")
+    if not bool(vectors.isfinite().all()):
+        raise ValueError("embed returned vectors that are not finite; the model has diverged")
+    return vectors
 
 
 def _current_rank() -> tuple[int, int]:

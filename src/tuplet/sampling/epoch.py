@@ -1,13 +1,12 @@
 """Base class of the samplers that embed the training set once an epoch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from tuplet.sampling.base import ClassSampler, Group, Labels, Options, from_rank_zero
+from tuplet.sampling.base import ClassSampler, Embed, Group, Labels, Options, embedded, from_rank_zero
 
 #: What an epoch's embeddings decided, by name.
 Plan = dict[str, Tensor]
@@ -23,12 +22,7 @@ class EpochSampler(ClassSampler):
     needs_embeddings: ClassVar[bool] = True
 
     def __init__(
-        self,
-        labels: Labels,
-        embed: Callable[[list[int]], Tensor],
-        batch_size: int,
-        seed: int = 0,
-        **options: Unpack[Options],
+        self, labels: Labels, embed: Embed, batch_size: int, seed: int = 0, **options: Unpack[Options]
     ) -> None:
         super().__init__(labels, batch_size, seed, **options)
         self.embed = embed
@@ -49,21 +43,10 @@ class EpochSampler(ClassSampler):
         """Plan an epoch, or take the plan of a checkpoint, and yield its batches."""
         self._plan, self._resumed = self._resumed, {}
         if not self._plan:
-            vectors = self._embedded()
+            vectors = embedded(self.embed, self.examples.tolist())
             plan = self.plan(vectors, np.random.default_rng([self.seed, self.epoch, 1]))
             self._plan = from_rank_zero({name: value.cpu() for name, value in plan.items()})
         yield from self.draw_planned(self._plan, rng)
-
-    def _embedded(self) -> Tensor:
-        indices = self.examples.tolist()
-        vectors = torch.as_tensor(self.embed(indices)).detach()
-        if vectors.ndim != 2 or len(vectors) != len(indices):
-            raise ValueError(
-                f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)"
-            )
-        if not bool(vectors.isfinite().all()):
-            raise ValueError("embed returned vectors that are not finite; the model has diverged")
-        return vectors
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""

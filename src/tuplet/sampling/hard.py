@@ -1,12 +1,12 @@
 """Hard negative class mining (Sohn 2016, section 3.2.1)."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Self, Unpack
+from collections.abc import Iterator
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
-from tuplet.sampling.base import Group, Labels, Options, at_least, from_rank_zero
+from tuplet.sampling.base import Embed, Group, Labels, Options, at_least, embedded, from_rank_zero
 from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import NPairSampler
 
@@ -44,7 +44,7 @@ class HardClassSampler(NPairSampler):
     def __init__(
         self,
         labels: Labels,
-        embed: Callable[[list[int]], torch.Tensor],
+        embed: Embed,
         pairs: int = 60,
         candidates: int = 200,
         per_class: int = 1,
@@ -57,11 +57,6 @@ class HardClassSampler(NPairSampler):
         self.embed, self.candidates, self.probes = embed, candidates, per_class
         self._chosen: list[list[int]] = []  # the classes of the batches of this epoch
         self._replay: list[list[int]] = []  # the chosen classes of the batches that the next iteration skips
-
-    @classmethod
-    def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
-        """Make a sampler for batches of `batch_size` examples; `inputs` are `embed` and `candidates`."""
-        return cls(labels, pairs=batch_size // 2, seed=seed, **inputs)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
@@ -106,12 +101,7 @@ class HardClassSampler(NPairSampler):
         classes = start + pool
         count = min(self.probes, min(len(self.members[c]) for c in classes))
         probes = [rng.choice(self.members[c], count, replace=False) for c in classes]
-        indices = np.concatenate(probes).tolist()
-        vectors = torch.as_tensor(self.embed(indices)).detach()
-        if vectors.ndim != 2 or len(vectors) != len(indices):
-            raise ValueError(
-                f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)"
-            )
+        vectors = embedded(self.embed, np.concatenate(probes).tolist())
         violation = class_violations(vectors.reshape(len(classes), count, -1))
         chosen = list(range(len(start))) or [int(rng.integers(len(classes)))]
         worst = violation[chosen].max(0)
@@ -129,8 +119,6 @@ def class_violations(vectors: torch.Tensor) -> np.ndarray:
     array([0.6, 0.8, 1. ], dtype=float32)
     """
     classes, examples, _ = vectors.shape
-    if not bool(torch.isfinite(vectors).all()):
-        raise ValueError("embed returned vectors that are not finite; the model has diverged")
     flat = vectors.flatten(0, 1).to(torch.promote_types(vectors.dtype, torch.float32))
     similarity = (flat @ flat.T).reshape(classes, examples, classes, examples)
     if examples == 1:

@@ -1,13 +1,13 @@
 """Anchor-neighbour batches: classes with those that lie nearest to them (Ge et al. 2018)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Group, Labels, Options, at_least
+from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
 from tuplet.sampling.class_tree import ClassTree, class_moments, class_tree
 from tuplet.sampling.epoch import EpochSampler, Plan
 from tuplet.sampling.rounds import Rounds
@@ -28,9 +28,7 @@ class AnchorNeighborSampler(EpochSampler):
     here the first tree is that of the network as it starts. They do not print the sizes of their batches.
 
     Args:
-        labels: the class of each example.
-        embed: function of a list of n indices that returns their embeddings, an (n, d) tensor. It is called once an
-            epoch, in every process.
+        embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
         anchors: the number of anchor classes of a batch.
         neighbors: the number of classes in a neighbourhood, the anchor included.
         per_class: examples of each class.
@@ -51,7 +49,7 @@ class AnchorNeighborSampler(EpochSampler):
     def __init__(
         self,
         labels: Labels,
-        embed: Callable[[list[int]], Tensor],
+        embed: Embed,
         anchors: int = 8,
         neighbors: int = 4,
         per_class: int = 4,

@@ -1,13 +1,13 @@
 """One class in each batch, with the negatives that lie nearest to it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Group, Labels, Options, at_least
+from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
 from tuplet.sampling.epoch import EpochSampler, Plan
 from tuplet.sampling.rounds import Rounds
 
@@ -19,9 +19,7 @@ class OneClassSampler(EpochSampler):
     (section II) describe them; its own code is said to draw random pairs and their hard negatives.
 
     Args:
-        labels: the class of each example.
-        embed: function of a list of n indices that returns their embeddings, an (n, d) tensor. It is called once an
-            epoch, in every process.
+        embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
         per_class: examples of the class; all of them where it has fewer.
         negatives: examples of other classes; more where the class is small.
 
@@ -38,7 +36,7 @@ class OneClassSampler(EpochSampler):
     def __init__(
         self,
         labels: Labels,
-        embed: Callable[[list[int]], Tensor],
+        embed: Embed,
         per_class: int = 8,
         negatives: int = 56,
         seed: int = 0,

@@ -10,9 +10,10 @@ class Rounds:
     """Take classes in shuffled rounds, and examples of a class in shuffled order without repeats until all are used.
 
     A round holds every class that still has `visit` unused examples (or all of its examples, if it has fewer). If there
-    is no such class, it holds the classes with any unused example. When all are used, everything starts again. So
-    larger classes appear in more rounds than smaller ones. A class that must be in each of the remaining batches to be
-    seen completely in this epoch goes first. So an epoch that draws as many examples as there are touches almost all.
+    is no such class, it holds the classes with any unused example, those with the most of them first. When all are
+    used, everything starts again. So larger classes appear in more rounds than smaller ones. A class that must be in
+    each of the remaining batches to be seen completely in this epoch goes first. So an epoch that draws as many
+    examples as there are touches almost all.
 
     >>> rounds = Rounds([np.array([0, 1]), np.array([2, 3])], visit=2, batches=1, rng=np.random.default_rng(0))
     >>> sorted(rounds.next_class() for _ in range(2))
@@ -65,7 +66,10 @@ class Rounds:
         # A class with a kept turn gets one in this round too. More would pile up where a class is always busy.
         tiers = (unseen >= self._enough, unseen > 0, waiting < 2)
         eligible = next(tier for tier in tiers if (tier & free).any())
-        self.queue += self._rng.permutation(np.flatnonzero(eligible)).tolist()
+        turns = self._rng.permutation(np.flatnonzero(eligible))
+        # Turns that lack unused examples come last, since the epoch may end before they do.
+        lacking = np.maximum(self._enough - unseen, 0)[turns]
+        self.queue += turns[np.argsort(lacking, kind="stable")].tolist()
 
     def _unseen(self) -> np.ndarray:
         """Return how many examples of each class were not drawn since everything last started again.

@@ -1,13 +1,13 @@
 """Smart mining: triplets from neighbours in the whole training set, at a controlled hardness (Harwood et al. 2017)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Group, Labels, Options, at_least
+from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
 from tuplet.sampling.epoch import EpochSampler, Plan
 
 #: Anchors whose distances to all examples are computed at once.
@@ -32,9 +32,7 @@ class SmartTripletSampler(EpochSampler):
     these two values, and the limits of κ, 1 and 64, are choices: the authors' are not known.
 
     Args:
-        labels: the class of each example.
-        embed: function of a list of n indices that returns their embeddings, an (n, d) tensor. It is called once an
-            epoch, in every process.
+        embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
         triplets: triplets of a batch: anchor, positive, negative in turn. An example may be in several of them.
         neighbors: the length of the list of neighbours that an anchor's triplet is searched in. The authors' is not
             known.
@@ -57,7 +55,7 @@ class SmartTripletSampler(EpochSampler):
     def __init__(
         self,
         labels: Labels,
-        embed: Callable[[list[int]], Tensor],
+        embed: Embed,
         triplets: int = 40,
         neighbors: int = 500,
         target: float = 0.6,
@@ -77,11 +75,6 @@ class SmartTripletSampler(EpochSampler):
         self._kappa = START[0]  # of this epoch
         self._reported = 0  # batches of this epoch that were reported on
         self._active: Tensor | int = 0  # their mined triplets with a loss, counted on the device
-
-    @classmethod
-    def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
-        """Make a sampler for batches of `batch_size` examples; `inputs` are `embed` and its options."""
-        return cls(labels, triplets=batch_size // 3, seed=seed, **inputs)
 
     def report(self, active: Tensor) -> None:
         """Take which triplets of a batch had a loss, in their order, without waiting for the device."""
