@@ -19,10 +19,10 @@ from tuplet.models.attention import AttentionEnsemble
 from tuplet.models.backbone import Backbone, weight_dtype
 from tuplet.models.config import Config, Normalize, Pooling
 from tuplet.models.embedder import Embedder
-from tuplet.models.find_weights import architecture_in, find_file
+from tuplet.models.find_weights import find_file
 from tuplet.models.hub import find_model
 from tuplet.models.preprocessing import Preprocessing
-from tuplet.models.weights import differences, fill, read
+from tuplet.models.weights import architecture_in, differences, fill, read
 
 OWN = "own module"
 T = TypeVar("T")
