@@ -1,4 +1,4 @@
-"""The files of a folder or of a tar by name, so that readers treat both alike."""
+"""The files of a folder or a tar by name, so that readers treat both alike."""
 
 import io
 import lzma
@@ -13,6 +13,11 @@ from typing import IO, Any, TypeAlias
 
 from tuplet.data.arrow import read_cell
 from tuplet.images.decode import open_file
+
+#: The endings of image files; files with others are ignored.
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".bmp", ".gif", ".tif", ".tiff"),
+)
 
 
 @dataclass(frozen=True)
@@ -117,15 +122,20 @@ class Files(Mapping[str, Location]):
         """The names of all folders and files."""
         return {part for name in self for part in name.split("/")}
 
-    def text(self, name: str) -> str:
-        """Read a text file."""
-        return self.content(name).decode()
+    @cached_property
+    def images(self) -> list[str]:
+        """The names of the images."""
+        return [name for name in self if name.lower().endswith(IMAGE_ENDINGS)]
 
     def content(self, name: str) -> bytes:
         """Read a file."""
         if name not in self:
             raise FileNotFoundError(f"{self.source} has no {name}; fetch it again")
         return read_bytes(self[name])
+
+    def text(self, name: str) -> str:
+        """Read a text file."""
+        return self.content(name).decode()
 
     def root_of(self, marker: str) -> str | None:
         """Return the folder, with a final `/`, that contains the file or folder `marker`; None if it is absent.

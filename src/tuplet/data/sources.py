@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from tuplet.data.arrays import features_file
+from tuplet.data.arrays import features_file, from_torch
 from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS, class_folders
+from tuplet.data.files import IMAGE_ENDINGS, Files
+from tuplet.data.folders import class_folders
 from tuplet.data.glyph_images import glyphs
 from tuplet.data.official import LAYOUTS
 from tuplet.data.table_files import TABLE_ENDINGS, is_arrow, match_pattern, read_table
-from tuplet.data.torch_dataset import from_torch
 from tuplet.data.webdataset import is_webdataset, read_webdataset
 from tuplet.errors import did_you_mean
 
@@ -138,15 +137,15 @@ def _read(
 
 def _columns(path: Path, files: Files, columns: Mapping[str, str] | None, pattern: str | None) -> Dataset | None:
     """Read a folder of tables, a WebDataset, or images whose names a pattern explains; None if it is neither."""
-    images = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
+    images = files.images
     if pattern is not None:
         if not images:
             raise ValueError(f"{path} holds no images whose names the pattern could match; give another folder")
-        table = match_pattern(Table(str(path), {"path": images}, lambda row: images[row]), images, pattern)
+        table = match_pattern(Table(str(path), {"path": images}, images.__getitem__), images, pattern)
         return dataset_of(table.with_roles(columns), [files[name] for name in images])
-    if path.is_dir() and not images and any(map(is_arrow, files)):
-        return read_table(path, columns)
-    if path.is_dir() and not images and any(name.endswith(".tar") for name in files):
+    if path.is_dir() and not images:
+        if any(map(is_arrow, files)):
+            return read_table(path, columns)
         tars = [Files.of(path / name) for name in files if name.endswith(".tar")]
         return read_webdataset(tars, columns) if any(map(is_webdataset, tars)) else None
     return read_webdataset([files], columns) if path.is_file() and is_webdataset(files) else None

@@ -13,11 +13,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tuplet.data.arrow import count_rows, read_arrow
+from tuplet.data.arrow import read_arrow
 from tuplet.data.columns import ROLES, Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Cell, Files, Location
-from tuplet.data.folders import SPLIT_FOLDERS
+from tuplet.data.folders import split_in
 from tuplet.data.pairs import is_pairs, read_pairs_table
 from tuplet.errors import OptionError, opt
 
@@ -180,12 +180,11 @@ def _arrow(path: Path) -> Table:
 
 
 def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
-    table, images = read_arrow(str(file))
+    table, images, count = read_arrow(str(file))
     known = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
     features = known.get("info", {}).get("features", {})
-    rows = range(count_rows(str(file)))
     columns: dict[str, list[Any]] = {
-        "image" if name == "img" else name: [Cell(str(file), name, row) for row in rows] for name in images
+        "image" if name == "img" else name: [Cell(str(file), name, row) for row in range(count)] for name in images
     }
     for name in table.column_names:
         values = table.column(name).to_pylist()
@@ -194,10 +193,9 @@ def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
         if names := features.get(name, {}).get("names"):
             values = [None if v is None or v < 0 else names[v] for v in values]
         columns[name] = values
-    words = re.split(r"[^a-z]+", str(file.relative_to(path)).lower()) if file != path else []
-    split = next((word for word in words if word in SPLIT_FOLDERS), None)
+    split = None if file == path else split_in(str(file.relative_to(path)))
     if split and "split" not in columns:
-        columns["split"] = [split] * len(rows)
+        columns["split"] = [split] * count
     return columns
 
 

@@ -10,11 +10,10 @@ from tuplet.errors import did_you_mean
 from tuplet.models.adapters import TimmModel
 from tuplet.models.backbone import Backbone, initialise
 from tuplet.models.bn_inception import BNInception
-from tuplet.models.casianet import CasiaNet
 from tuplet.models.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from tuplet.models.googlenet import GoogLeNet
 from tuplet.models.resnet import ResNet50
-from tuplet.models.small_networks import MLP, ConvNet
+from tuplet.models.small_networks import MLP, CasiaNet, ConvNet
 from tuplet.models.vision_transformer import CONFIGS, VisionTransformer
 
 ARCHITECTURES: dict[str, Callable[..., Backbone]] = {

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tuplet.errors import OptionError, opt
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
+from tuplet.models.preprocessing import AUGREG, CLIP, IMAGENET, Preprocessing
 from tuplet.models.transformer_names import timm_names
 
 Activation: TypeAlias = Literal["gelu", "quick_gelu", "swiglu"]
@@ -264,7 +264,6 @@ _WIDTHS: dict[str, dict[str, int]] = {
     "large": {"width": 1024, "depth": 24, "heads": 16},
     "giant": {"width": 1536, "depth": 40, "heads": 24},
 }
-_AUGREG = Preprocessing(224, 248, "shorter", INCEPTION.mean, INCEPTION.std)
 
 
 def _configs() -> dict[str, dict[str, Any]]:
@@ -273,7 +272,7 @@ def _configs() -> dict[str, dict[str, Any]]:
         *(("tiny", 16), ("small", 16), ("small", 32)),
         *(("base", 8), ("base", 16), ("base", 32), ("large", 16)),
     ):
-        configs[f"vit_{size}_patch{patch}_224"] = {"patch": patch, **_WIDTHS[size], "usual": _AUGREG}
+        configs[f"vit_{size}_patch{patch}_224"] = {"patch": patch, **_WIDTHS[size], "usual": AUGREG}
     for size, patch in (("small", 8), ("small", 16), ("base", 8), ("base", 16)):
         configs[f"vit_{size}_patch{patch}_224.dino"] = {"patch": patch, **_WIDTHS[size]}
     for size in ("small", "base", "large", "giant"):

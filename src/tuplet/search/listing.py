@@ -12,8 +12,7 @@ from PIL import Image
 
 from tuplet import data
 from tuplet.data.dataset import crop_box
-from tuplet.data.files import Files, Location, Slice, read_bytes
-from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.files import IMAGE_ENDINGS, Files, Location, Slice, read_bytes
 from tuplet.data.sources import TAR_ENDINGS
 from tuplet.data.webdataset import is_webdataset
 from tuplet.images.decode import read_image
