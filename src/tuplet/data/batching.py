@@ -1,6 +1,5 @@
 """Batches on the device from a store and a sampler, and a parallel map in threads."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tuplet.data.store import Store
-from tuplet.data.stream import LEAD, StreamedImages
+from tuplet.data.stream import LEAD, StreamedImages, usable_cores
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -74,7 +73,7 @@ def map_in_threads(
     ['0', '1', '2', '3']
     """
     waiting: deque[Future[B]] = deque()
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(8, usable_cores())) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))

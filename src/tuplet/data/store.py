@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tuplet import progress
 from tuplet.data.cache import cached, fingerprint, is_cached
 from tuplet.data.dataset import Dataset
-from tuplet.data.stream import StreamedImages, available_memory
+from tuplet.data.stream import StreamedImages, available_memory, usable_cores
 from tuplet.errors import warn
 from tuplet.images.crop import CentreCrop, to_tensor
 from tuplet.images.decode import UnreadableImageError
@@ -276,17 +276,12 @@ def _decode(
     data: Dataset, crops: Sequence[CentreCrop], workers: int | None
 ) -> Iterator[tuple[Sequence[Tensor], float, str]]:
     """Yield all examples in order, whatever the number of workers."""
-    workers = min(16, _cores(), len(data) // 64) if workers is None else workers
+    workers = min(16, usable_cores(), len(data) // 64) if workers is None else workers
     # A loader draws a seed for its workers. Its own generator keeps the caller's random numbers as they are.
     own = torch.Generator()
     loader = DataLoader(_Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own)
     for pixels, aspects, problems in loader:
         yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _collate(items: list[tuple[list[Tensor], float, str]]) -> tuple[list[Tensor], list[float], list[str]]:
