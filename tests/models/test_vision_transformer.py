@@ -291,8 +291,8 @@ def test_the_preprocessing_sets_the_grid(tiny):
     assert (embedder.preprocessing.size, embedder.preprocessing.resize) == (112, 124)
     assert embedder.config.options == {"size": 112}
     with torch.device("meta"):
-        assert ARCHITECTURES["vit_small_patch14_dinov2"]().usual == IMAGENET
-        assert ARCHITECTURES["vit_base_patch32_clip_quickgelu_224"]().usual == CLIP
+        assert ARCHITECTURES["vit_small_patch14_dinov2"]().preprocessing == IMAGENET
+        assert ARCHITECTURES["vit_base_patch32_clip_quickgelu_224"]().preprocessing == CLIP
 
 
 @pytest.mark.parametrize(("pooling", "width"), [(None, 32), ("class", 32), ("mean", 32), ("class+mean", 64)])

@@ -173,7 +173,7 @@ def test_a_known_file_is_recognised_wherever_it_lies(tmp_path, monkeypatch):
 def test_a_stated_preprocessing_needs_no_warning(tmp_path, state, recwarn):
     path = tmp_path / "weights.safetensors"
     save_file(state, path)
-    usual = build("convnet", {}).usual
+    usual = build("convnet", {}).preprocessing
     assert models.create("convnet", weights=path, preprocessing=usual).preprocessing == usual
     assert not [w for w in recwarn if "preprocessing" in str(w.message)]
 

@@ -20,9 +20,15 @@ from tuplet.data.matlab import read_mat
 
 @dataclass(frozen=True)
 class Layout:
-    """The rules to recognise and read a dataset, the number of images in each split, and whether it has boxes.
+    """A dataset as its authors distribute it.
 
-    The reader of a dataset with boxes takes `boxes=True`.
+    Attributes:
+        title: its name.
+        markers: files or folders, any of which tells the layout.
+        read: reads it; takes `boxes=True` where the dataset has boxes.
+        counts: the number of images in each split.
+        has_boxes: whether it comes with bounding boxes.
+        accepts: decides where a marker is not enough, since other data may have a file of that name.
     """
 
     title: str
@@ -30,7 +36,6 @@ class Layout:
     read: Callable[..., Dataset]
     counts: dict[str, int]
     has_boxes: bool = False
-    #: Decides where a marker is not enough, since other data may have a file of that name.
     accepts: Callable[[Files], bool] = lambda files: True
 
     def matches(self, files: Files) -> bool:

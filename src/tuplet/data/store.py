@@ -111,7 +111,7 @@ def load(
 
 
 def _is_streamed(data: Dataset, crop: CentreCrop, folder: str | os.PathLike[str] | None, stream: bool | None) -> bool:
-    """Decide whether to stream; without an answer of the caller, say so and why."""
+    """Return whether to stream. Where this is not given, log that images are streamed, and why."""
     if isinstance(data.images, Tensor) or stream is False:
         return False
     if stream is None:

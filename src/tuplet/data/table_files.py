@@ -7,7 +7,7 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -43,8 +43,8 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         return read_pairs_table(table, columns, lambda paths: _located(path, paths, table))
     table = table.with_roles(columns)
     if "image" in table and not isinstance(table["image"][0], Cell):  # a column of paths that is called image
-        roles = {role: name for role, name in table.roles.items() if role != "image"}
-        table = replace(table, roles={"path": table.roles["image"], **roles})
+        roles = dict(table.roles)
+        table = replace(table, roles={"path": roles.pop("image"), **roles})
     if "path" not in table and "image" not in table:
         needed = ["path"] if pattern or "label" in table or "labels" in table else ["path", "label"]
         raise _no_column(table, *needed)
@@ -55,7 +55,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         table = replace(found, roles={**found.roles, "path": table.roles["path"]})
     if "label" not in table and "labels" not in table:
         raise _no_column(table, "label")
-    if "image" in table and isinstance(table["image"][0], Cell):
+    if "image" in table:
         return dataset_of(table, list(table["image"]))
     paths = list(map(str, table["path"]))
     # The columns are checked first: that takes less time than looking for the files.
@@ -65,20 +65,11 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
 def _no_column(table: Table, *names: str) -> OptionError:
     """Return the error about columns that are missing, with the first columns that may be meant."""
     others = [column for column in table.columns if column not in ROLES] or list(names[:1])
+    listed = ", ".join([*table.columns][:20]) + (", …" if len(table.columns) > 20 else "")
     return OptionError(
-        f"{table.source} has no column {names[0]!r}; its columns are {_first(table.columns)}: rename one, or give "
+        f"{table.source} has no column {names[0]!r}; its columns are {listed}: rename one, or give "
         f"{opt('columns', dict(zip(names, others, strict=False)))}"
     )
-
-
-def _first(names: Iterable[str], count: int = 20) -> str:
-    """List the first of some names.
-
-    >>> _first(["a", "b", "c"], 2)
-    'a, b, …'
-    """
-    names = list(names)
-    return ", ".join([*names[:count], *(["…"] if len(names) > count else [])])
 
 
 def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:

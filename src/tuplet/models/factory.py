@@ -75,7 +75,7 @@ def create(
     """
     if isinstance(architecture, nn.Module):
         name, backbone = OWN, _own(architecture, weights, preprocessing, example, options)
-        prepared, options = backbone.usual, {"channels": backbone.channels}
+        prepared, options = backbone.preprocessing, {"channels": backbone.channels}
     elif not isinstance(architecture, str):
         raise TypeError(f"the architecture is {architecture!r}; give a name, such as 'resnet50', or a module")
     else:
@@ -143,10 +143,10 @@ def _named(
     """Return the backbone with its weights, and their preprocessing; options that the weights need are added."""
     if weights is None:
         backbone = build(name, options)
-        return backbone, backbone.usual
+        return backbone, backbone.preprocessing
     if weights in ("pretrained", "auto") and name not in ARCHITECTURES:
         backbone = timm_model(name, options, pretrained=True)
-        return backbone, backbone.usual
+        return backbone, backbone.preprocessing
     path, known = find_file(weights, name)
     for option, value in (known.options if known else {}).items():
         if options.setdefault(option, value) != value:
@@ -155,13 +155,13 @@ def _named(
     fill(backbone, read(path), str(path))
     if known is not None:
         return backbone, known.preprocessing
-    if backbone.usual is not None and not complete:
+    usual = backbone.preprocessing
+    if usual is not None and not complete:
         warn(
-            f"the preprocessing of {path} is not known: using what {name} usually has, mean "
-            f"{backbone.usual.mean} and std {backbone.usual.std}; if that is wrong, create the embedder in Python with "
-            "models.create(..., preprocessing=)"
+            f"the preprocessing of {path} is not known: using what {name} usually has, mean {usual.mean} and std "
+            f"{usual.std}; if that is wrong, create the embedder in Python with models.create(..., preprocessing=)"
         )
-    return backbone, backbone.usual
+    return backbone, usual
 
 
 def _assemble(config: Config, backbone: Backbone) -> Embedder:
@@ -171,7 +171,7 @@ def _assemble(config: Config, backbone: Backbone) -> Embedder:
     # Convolutions run up to twice as fast with the channels last.
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's annotations
     # Unused layers get no gradient, and data-parallel training would wait for one.
-    for parameter in backbone.beyond(config.levels):
+    for parameter in backbone.unused_parameters(config.levels):
         parameter.requires_grad_(False)
     return embedder
 

@@ -32,7 +32,7 @@ class ConvNet(Backbone):
                 "channels"
             )
         self.size = size
-        self.usual = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
+        self.preprocessing = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
         self.layers = nn.Sequential(
             *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -69,7 +69,7 @@ class CasiaNet(Backbone):
         super().__init__()
         if channels not in (1, 3):
             raise ValueError(f"channels is {channels!r}; casianet takes 1, grey, or 3, RGB")
-        self.usual = Preprocessing(100, 100, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
+        self.preprocessing = Preprocessing(100, 100, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
         inputs = channels
         for k, (first, second) in enumerate(CASIA_WIDTHS, start=1):
             block = [nn.Conv2d(inputs, first, 3, padding=1), nn.ReLU(), nn.Conv2d(first, second, 3, padding=1)]
