@@ -10,7 +10,7 @@ import torch
 from PIL import ImageFont
 
 from tuplet import data as tuplet_data
-from tuplet.data.glyph_images import _draw, draw_characters, font_paths
+from tuplet.data.readers.glyphs import _draw, draw_characters, font_paths
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import build
-from tuplet.models.bn_inception import BLOCKS
+from tuplet.models.networks.bn_inception import BLOCKS
 from tuplet.models.weights import fill
 
 # Published parameter counts with their 1000-class layer, and the maps of a 224 × 224 image at L, M and H.

@@ -10,7 +10,7 @@ from tuplet import models
 from tuplet.models import find_weights
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
 from tuplet.models.known_weights import KNOWN
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
 from tuplet.models.weights import architecture_in
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from foreign import foreign
 from tuplet import models
 from tuplet.models.lora import LoRALinear, add_lora
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
 
 IMAGES = torch.randint(0, 256, (3, 3, 28, 28), dtype=torch.uint8, generator=torch.manual_seed(0))
 

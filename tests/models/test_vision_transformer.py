@@ -13,9 +13,9 @@ from torch.nn import functional
 from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
+from tuplet.models.networks.transformer_names import timm_names
+from tuplet.models.networks.vision_transformer import CONFIGS, VisionTransformer, resample
 from tuplet.models.preprocessing import CLIP, IMAGENET
-from tuplet.models.transformer_names import timm_names
-from tuplet.models.vision_transformer import CONFIGS, VisionTransformer, resample
 from tuplet.models.weights import fill
 
 # Published parameter counts, without a classifier, of timm's models of these names at 224 pixels.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tuplet.data.arrays import from_images
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
-from tuplet.data.lfw import MARKERS as LFW_MARKERS
-from tuplet.data.lfw import has_faces, read_lfw
-from tuplet.data.matlab import read_mat
+from tuplet.data.readers.arrays import from_images
+from tuplet.data.readers.lfw import MARKERS as LFW_MARKERS
+from tuplet.data.readers.lfw import has_faces, read_lfw
+from tuplet.data.readers.matlab import read_mat
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from tuplet.data.arrays import features_file, from_torch
-from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files
-from tuplet.data.folders import class_folders
-from tuplet.data.glyph_images import glyphs
 from tuplet.data.official import LAYOUTS
-from tuplet.data.table_files import TABLE_ENDINGS, is_arrow, match_pattern, read_table
-from tuplet.data.webdataset import is_webdataset, read_webdataset
+from tuplet.data.readers.arrays import features_file, from_torch
+from tuplet.data.readers.columns import Table, dataset_of
+from tuplet.data.readers.folders import class_folders
+from tuplet.data.readers.glyphs import glyphs
+from tuplet.data.readers.tables import TABLE_ENDINGS, is_arrow, match_pattern, read_table
+from tuplet.data.readers.webdataset import is_webdataset, read_webdataset
 from tuplet.errors import did_you_mean
 
 FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
@@ -42,12 +42,12 @@ def open(
             - `"glyphs"`, a dataset that is drawn on the spot (`tuplet.data.glyphs`);
             - a folder or tar in the official layout of CUB-200-2011, Cars196, Stanford Online Products, In-Shop, LFW,
               Omniglot or MNIST, which is recognised by its files;
-            - any other folder or tar of class folders (`tuplet.data.folders`), or with `pattern` of any images;
+            - any other folder or tar of class folders (`tuplet.data.readers.folders`), or with `pattern` of any images;
             - a `.csv`, `.parquet` or `.arrow` table of paths or images and their labels, or of pairs or triplets
-              (`tuplet.data.table_files`); a folder of such files, as Hugging Face's datasets are saved;
-            - a WebDataset: a tar, or a folder of tars (`tuplet.data.webdataset`);
+              (`tuplet.data.readers.tables`); a folder of such files, as Hugging Face's datasets are saved;
+            - a WebDataset: a tar, or a folder of tars (`tuplet.data.readers.webdataset`);
             - a `torch.utils.data.Dataset` of (image or tensor, label) (`tuplet.data.from_torch`);
-            - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.arrays`).
+            - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.readers.arrays`).
         layout: the official layout: cub200, cars196, sop, inshop, lfw, omniglot or mnist.
         columns: the table's own names of its columns, such as {"label": "species"}; an empty name takes the column as
             plain metadata.

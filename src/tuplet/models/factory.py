@@ -13,14 +13,14 @@ from torch import Tensor, nn
 import tuplet
 from tuplet.errors import did_you_mean, warn
 from tuplet.models import storage
-from tuplet.models.adapters import OwnModule, own_module
 from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of, timm_model
-from tuplet.models.attention import AttentionEnsemble
 from tuplet.models.backbone import Backbone, weight_dtype
 from tuplet.models.config import Config, Normalize, Pooling
 from tuplet.models.embedder import Embedder
 from tuplet.models.find_weights import find_file
 from tuplet.models.hub import find_model
+from tuplet.models.networks.adapters import OwnModule, own_module
+from tuplet.models.networks.attention import AttentionEnsemble
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.weights import architecture_in, differences, fill, read
 

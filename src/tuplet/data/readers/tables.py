@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tuplet.data.arrow import read_arrow
-from tuplet.data.columns import ROLES, Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Cell, Files, Location
-from tuplet.data.folders import split_in
-from tuplet.data.pairs import is_pairs, read_pairs_table
+from tuplet.data.readers.columns import ROLES, Table, dataset_of
+from tuplet.data.readers.folders import split_in
+from tuplet.data.readers.pairs import is_pairs, read_pairs_table
 from tuplet.errors import OptionError, opt
 
 TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
@@ -29,7 +29,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
 
     Paths are relative to the table's folder, or lie inside tars beside it whose names begin with the table's name:
     those of `birds.csv` in `birds_1.tar`. The column image holds the bytes of the files instead, as Hugging Face's
-    datasets do. `tuplet.data.columns` says what the other columns are.
+    datasets do. `tuplet.data.readers.columns` says what the other columns are.
 
     Args:
         path: the table, or the folder.
@@ -75,7 +75,7 @@ def _no_column(table: Table, *names: str) -> OptionError:
 def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
     r"""Add the named groups of a regular expression, found in each name, as columns.
 
-    >>> from tuplet.data.columns import Table
+    >>> from tuplet.data.readers.columns import Table
     >>> names = ["0002_c1s1.jpg", "0007_c3s1.jpg"]
     >>> found = match_pattern(Table("photos", {"path": names}, str), names, r"(?P<label>\d+)_c(?P<camera>\d)")
     >>> found.columns["label"], found.columns["camera"]

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tuplet.errors import OptionError, opt
 from tuplet.models.backbone import Backbone, State
+from tuplet.models.networks.transformer_names import timm_names
 from tuplet.models.preprocessing import AUGREG, CLIP, IMAGENET, Preprocessing
-from tuplet.models.transformer_names import timm_names
 
 Activation: TypeAlias = Literal["gelu", "quick_gelu", "swiglu"]
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files, Location
-from tuplet.data.folders import split_in
+from tuplet.data.readers.columns import Table, dataset_of
+from tuplet.data.readers.folders import split_in
 from tuplet.errors import warn
 
 #: The endings of the files that describe an image.
