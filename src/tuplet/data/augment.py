@@ -87,10 +87,16 @@ class Augment:
             raise ValueError(f"seed is {self.seed!r}; it must be an integer")
 
     def __call__(self, images: Tensor, index: Tensor, step: int, aspects: Tensor | None = None) -> Tensor:
-        """Augment images (N, 3, H, W), uint8 or floats from 0 to 255: floats (N, 3, size, size) from 0 to 255.
+        """Augment a batch.
 
-        `index` (N,) numbers the samples in their dataset, `step` is that of the training or the epoch, and `aspects`
-        (N,) are the true width / height of the images.
+        Args:
+            images: (N, 3, H, W), uint8 or floats from 0 to 255.
+            index: (N,), the numbers of the samples in their dataset.
+            step: the step of the training.
+            aspects: (N,), the true width / height of the images; 1 by default.
+
+        Returns:
+            Floats (N, 3, size, size) from 0 to 255.
         """
         for name, given in (("index", index), ("aspects", index if aspects is None else aspects)):
             if len(given) != len(images):
@@ -165,9 +171,17 @@ def views(
 
     These are quick, and good enough to find hard classes. Results are measured on the crops of `CentreCrop`.
 
-    `size`, `resize` and `resize_mode` are those of `CentreCrop`, `aspects` (N,) the true width / height of the images.
-    `crops` is 1 for the centre or 5 for the centre and the corners; `mirror` adds the mirror image of each. The result
-    is floats (N, V, 3, size, size) from 0 to 255; `MEAN_COLOUR` fills what lies outside an image.
+    Args:
+        images: (N, 3, H, W), uint8 or floats from 0 to 255.
+        size: the side of the crops; this and the next two are those of `CentreCrop`.
+        resize: the side that images are resized to before.
+        resize_mode: which side `resize` means.
+        aspects: (N,), the true width / height of the images; 1 by default.
+        crops: 1 for the centre, 5 for the centre and the corners.
+        mirror: add the mirror image of each crop.
+
+    Returns:
+        Floats (N, V, 3, size, size) from 0 to 255; `MEAN_COLOUR` fills what lies outside an image.
 
     >>> views(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), 56, resize=64, crops=5, mirror=True).shape
     torch.Size([2, 10, 3, 56, 56])

@@ -160,8 +160,19 @@ def hold(
 ) -> Dataset:
     """Decode the images of a dataset once and keep them in it, so that several runs decode nothing.
 
-    The squares replace the images; the final crops, where `crop` is given, are kept beside them. The arguments are
-    those of `load`. Images that cannot be read are left out; the rest is then a part of the data and has no `source`.
+    Args:
+        data: the dataset.
+        size: the side of the squares that replace the images; the default is that of `load`.
+        device: where they are kept.
+        folder: keep the pixels there on disk too, as `load` does.
+        on_error: stop with an error at an image that cannot be read, or skip it with a warning.
+        crop: keep final crops too, beside the squares.
+
+    Returns:
+        The dataset with its images in memory. If images were skipped it is a part of the data and has no `source`.
+
+    Raises:
+        UnreadableImageError: an image cannot be read and `on_error` is "stop".
 
     >>> from tuplet.data import from_images
     >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape

@@ -95,7 +95,17 @@ def export_model(
 
 
 def open_exported(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
-    """Return a function from uint8 images (N, 3, size, size) to embeddings (N, width) that runs an exported file."""
+    """Return a function that runs an exported file.
+
+    Args:
+        path: what `export_model` wrote.
+
+    Returns:
+        A function from uint8 images (N, 3, size, size) to embeddings (N, width), on the CPU.
+
+    Raises:
+        ValueError: the file has another ending.
+    """
     path = Path(path)
     if path.suffix == ".pt2":
         program = torch.export.load(path).module()
@@ -151,8 +161,15 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: Tenso
     """Write an .onnx file with the input `images`, the output `embeddings` and any batch size.
 
     The input is uint8 RGB (N, 3, size, size), as `preprocessing.image` returns it; mean and standard deviation are
-    inside. An embedder without preprocessing needs `example`, an input. The metadata holds the configuration and the
-    fingerprint. Needs `pip install 'tuplet[onnx]'`.
+    inside. The metadata holds the configuration and the fingerprint. Needs `pip install 'tuplet[onnx]'`.
+
+    Args:
+        embedder: the embedder; it stays as it is.
+        path: the file.
+        example: an input; an embedder without preprocessing needs one.
+
+    Raises:
+        ValueError: the input is not known, or the weights are bfloat16, which runtimes do not run.
     """
     for package in ("onnx", "onnxscript"):
         need(package, extra="onnx", purpose="exporting to ONNX")

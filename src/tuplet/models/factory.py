@@ -69,6 +69,11 @@ def create(
         part_weights: a weight for each part, which its vector is multiplied by; equal ones by default.
         **options: the options of the backbone.
 
+    Raises:
+        OptionError: an option is not possible for this backbone, or no weights are at hand for "auto".
+        ValueError: no backbone has this name, or the weights do not fit it.
+        FileNotFoundError: the weights are not on this machine.
+
     >>> embedder = create("resnet50", dim=64, levels="MH")
     >>> embedder.width, embedder.preprocessing.size
     (128, 224)
@@ -104,6 +109,9 @@ def pretrained(source: str | os.PathLike[str], **options: Any) -> Embedder:
     Args:
         source: the name of a network, whose best weights at hand are used, or a weights file.
         **options: other arguments of `create`, such as `preprocessing={"size": 336}` or `pooling="mean"`.
+
+    Raises:
+        ValueError: no weights of the network are at hand, or the file fits no network or several.
 
     >>> pretrained("efficientnet_lite0").width
     1280

@@ -107,7 +107,12 @@ def _fits(architecture: str, state: State) -> bool:
 def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
     """Return the linear classifier of published weights: mean-pooled features (N, C) to logits (N, classes).
 
-    `weights` are as for `models.create`; a file without a classifier is a ValueError.
+    Args:
+        architecture: the name of a built-in backbone.
+        weights: as for `models.create`.
+
+    Raises:
+        ValueError: there is no such backbone, or the file has no classifier.
     """
     architecture = ALIASES.get(architecture, architecture)
     if architecture not in ARCHITECTURES:

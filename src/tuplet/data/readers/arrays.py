@@ -35,8 +35,12 @@ def from_images(
     Args:
         images: uint8, grey (N, H, W), or RGB with the channels second or last.
         labels: integers or names.
-        class_names: names for integer labels.
+        class_names: names for integer labels, which then count from 0.
         splits: the split of each example, such as "train" and "test".
+
+    Raises:
+        TypeError: the images are not uint8, or the labels neither integers nor names.
+        ValueError: the shapes do not agree.
 
     >>> from_images(np.zeros((2, 28, 28), np.uint8), [0, 1])
     Dataset(2 images, 2 classes)
@@ -60,9 +64,16 @@ def from_features(
     class_names: Sequence[str] | None = None,
     splits: Iterable[str] | None = None,
 ) -> Dataset:
-    """Make a dataset of precomputed feature vectors (N, d), for training an embedding on them.
+    """Make a dataset of precomputed feature vectors, for training an embedding on them.
 
-    The other arguments are those of `from_images`.
+    Args:
+        features: floats (N, d).
+        labels: integers or names.
+        class_names: names for integer labels, which then count from 0.
+        splits: the split of each example, such as "train" and "test".
+
+    Raises:
+        ValueError: the shapes do not agree, or a vector is not finite.
 
     >>> from_features(np.zeros((4, 16), np.float32), ["bee", "bee", "ant", "ant"]).class_names
     ('ant', 'bee')
