@@ -195,7 +195,7 @@ class _DiskCache:
         content = os.pread(self._pixels, self._item, number * self._item)
         if len(content) != self._item or _checksum(content) != self._checks[number]:
             return None
-        pixels.flat = np.frombuffer(content, np.uint8)
+        pixels.reshape(-1)[:] = np.frombuffer(content, np.uint8)
         return float(self._aspects[number])
 
     def write(self, number: int, pixels: np.ndarray, aspect: float) -> None:
