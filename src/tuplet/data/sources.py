@@ -100,6 +100,8 @@ def open(
 def _read(
     path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool, pattern: str | None, boxes: bool
 ) -> Dataset:
+    if layout and pattern:
+        raise ValueError(f"layout is {layout!r} and pattern is given; give one of them")
     ending = path.suffix.lower() if path.is_file() else ""
     is_table, is_features = ending in TABLE_ENDINGS, ending in FEATURE_ENDINGS
     if layout and (is_table or is_features):
