@@ -23,7 +23,7 @@ from tuplet.cli import COMMANDS
 from tuplet.cli.losses import START, summarize
 from tuplet.losses import LOSSES
 from tuplet.models.architectures import ARCHITECTURES
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
 from tuplet.training import describe_options
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")

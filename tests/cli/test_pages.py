@@ -63,7 +63,7 @@ def served(monkeypatch):
 @pytest.fixture
 def small_demo(monkeypatch):
     """Reduce the demo to two steps on as few characters as its batches need."""
-    drawn = import_module("tuplet.data.glyph_images")
+    drawn = import_module("tuplet.data.readers.glyphs")
     drawings, names = drawn.draw_characters()
     monkeypatch.setattr(drawn, "draw_characters", lambda: (drawings[:, :64], names[:64]))
     monkeypatch.setitem(RECIPES, "demo", {**RECIPES["demo"], "steps": 2})

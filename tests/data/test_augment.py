@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuplet.data import Augment, decode
+from tuplet.data import Augment
 from tuplet.data.augment import _GREY
+from tuplet.images.crop import MEAN_COLOUR
 
 EVERYTHING = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "erase": 0.5}
 
@@ -120,7 +121,7 @@ def test_longer_sides_are_padded_with_the_mean_colour_at_random_places():
     out = Augment(size=56, resize=64, resize_mode="longer")(
         torch.zeros(200, 3, 64, 64), torch.arange(200), 0, torch.full((200,), 2.0)
     )
-    mean = torch.tensor(decode.MEAN_COLOUR)[:, None, None]
+    mean = torch.tensor(MEAN_COLOUR)[:, None, None]
     rows = (out == mean).all(1).all(2)
     assert (rows.sum(1) == 56 - 32).all()
     assert len(set((~rows).float().argmax(1).tolist())) > 20
@@ -157,7 +158,7 @@ def test_hue_turns_colours_and_leaves_greys_and_lightness_alone():
 def test_erasing_paints_rectangles_of_the_area_promised():
     augment = Augment(size=64, resize=64, resize_mode="square", erase=0.7)
     out = augment(torch.zeros(1000, 3, 64, 64), torch.arange(1000), 0)
-    holes = (out == torch.tensor(decode.MEAN_COLOUR)[:, None, None]).all(1)
+    holes = (out == torch.tensor(MEAN_COLOUR)[:, None, None]).all(1)
     share = holes.float().mean((1, 2))
     assert abs((share > 0).float().mean() - 0.7) < 0.05
     assert share.max() < 0.34

@@ -16,7 +16,7 @@ from PIL import Image
 from data.written import write_image, write_table
 from tuplet import data as tuplet_data
 from tuplet.data import CentreCrop
-from tuplet.data.columns import Table, dataset_of
+from tuplet.data.readers.columns import Table, dataset_of
 from tuplet.images.crop import to_tensor
 
 

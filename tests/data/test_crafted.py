@@ -8,7 +8,7 @@ import pytest
 
 import crafted
 from tuplet import data
-from tuplet.data.matlab import read_mat
+from tuplet.data.readers.matlab import read_mat
 
 REASONS = {
     "none.npz": r"none\.npz has no vectors: its features are \(0, 16\); save it again",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tuplet.data import views
-from tuplet.data.crops import crop, flipped, paint_outside, resized_sizes
+from tuplet.data.augment import crop, mirrored, paint_outside, resized_sizes
 from tuplet.images.crop import MEAN_COLOUR, CentreCrop, resized_size
 
 
@@ -81,7 +81,7 @@ def test_a_whole_pixel_crop_copies_pixels():
 def test_the_mirror_image_is_the_image_from_right_to_left():
     image = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     boxes = torch.tensor([[0.1, 0.2, 0.7, 0.9], [-0.2, 0.0, 1.0, 1.3]])
-    assert torch.allclose(crop(image, flipped(boxes), 24), crop(image, boxes, 24).flip(3), atol=0.02)
+    assert torch.allclose(crop(image, mirrored(boxes), 24), crop(image, boxes, 24).flip(3), atol=0.02)
 
 
 def test_what_lies_outside_is_painted():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import ImageFont
-from tuplet.data.glyphs import _draw, draw_characters, font_paths
 
 from tuplet import data as tuplet_data
+from tuplet.data.readers.glyphs import _draw, draw_characters, font_paths
 
 
 @pytest.fixture(scope="module")

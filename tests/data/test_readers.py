@@ -237,6 +237,8 @@ def test_options_that_the_source_does_not_take_are_refused(photos, tmp_path):
     path = write_table(tmp_path / "t.csv", [{"path": "photos/bee/1.png", "label": 0}])
     with pytest.raises(ValueError, match=r"columns is given, but .*photos is no table"):
         tuplet_data.open(photos, columns={"label": "species"})
+    with pytest.raises(ValueError, match=r"layout is 'cub200' and pattern is given; give one of them"):
+        tuplet_data.open(tmp_path, layout="cub200", pattern="(?P<label>.+)")
     with pytest.raises(ValueError, match=r"layout is 'cub200', but .*t\.csv is neither a folder nor a tar"):
         tuplet_data.open(path, layout="cub200")
 

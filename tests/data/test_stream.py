@@ -1,6 +1,10 @@
 """Streaming: the batches of the in-memory store bit for bit, bounded caches, damage and an exact resume."""
 
 import logging
+import os
+import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from PIL import Image
 import tuplet
 from tuplet import data as tuplet_data
 from tuplet.data import CentreCrop, batches, load, store, stream
-from tuplet.data.stream import StreamedImages
+from tuplet.data.stream import StreamedImages, available_memory
 from tuplet.sampling import ClassBalancedSampler
 
 SQUARE = 3 * 16 * 16
@@ -116,3 +120,17 @@ def test_a_run_that_streams_is_the_run_in_memory_also_after_a_stop(photos, tmp_p
     for run in ("streamed", "stopped"):
         same = zip(*(tuplet.load(tmp_path / name / "last").parameters() for name in ("whole", run)), strict=True)
         assert all(torch.equal(one, other) for one, other in same)
+
+
+def test_images_can_be_streamed_where_the_system_tells_less_than_linux(photos, monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "preadv")
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 100}.__getitem__)
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=FileNotFoundError))
+    assert available_memory() == 409_600
+    data = tuplet_data.open(photos)
+    for _ in range(2):
+        streamed = tuplet_data.load(data, 16, tmp_path, stream=True)
+        assert torch.equal(streamed.values[torch.arange(len(data))], tuplet_data.load(data, 16, stream=False).values)
+    monkeypatch.setattr(os, "sysconf_names", {})
+    assert available_memory() == sys.maxsize

@@ -144,6 +144,10 @@ def test_targets_and_classes_of_torchvision_are_used_without_reading_images():
             return super().__getitem__(index)
 
     assert from_torch(Listed()).class_names == ("a", "b", "c", "d", "e", "f")
+    Listed.targets = ["fedcba"[i % 6] for i in range(48)]
+    data = from_torch(Listed())
+    assert data.labels[:6].tolist() == [5, 4, 3, 2, 1, 0], "targets that are names"
+    assert data.class_names == ("a", "b", "c", "d", "e", "f")
 
 
 def test_torch_datasets_that_cannot_be_used_get_one_sentence(tmp_path):

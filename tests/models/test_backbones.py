@@ -13,7 +13,7 @@ from torch.nn import functional
 from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import build
-from tuplet.models.bn_inception import BLOCKS
+from tuplet.models.networks.bn_inception import BLOCKS
 from tuplet.models.weights import fill
 
 # Published parameter counts with their 1000-class layer, and the maps of a 224 × 224 image at L, M and H.
@@ -190,7 +190,7 @@ def test_agrees_with_torchvision(name):
     backbone = build(name, {}).eval()
     fill(backbone, peer.state_dict(), "peer")
     peer.fc = nn.Identity()
-    embedder = models.create(backbone, dim=None, normalize=False, preprocessing=backbone.usual).eval()
+    embedder = models.create(backbone, dim=None, normalize=False, preprocessing=backbone.preprocessing).eval()
     images = torch.rand(2, 3, 224, 224) * 255
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     with torch.no_grad():

@@ -14,7 +14,7 @@ import tuplet
 from models.staged import GREY, Stages, random_images, staged
 from tuplet import models
 from tuplet.models.heads import pool
-from tuplet.models.small_networks import ConvNet
+from tuplet.models.networks.small_networks import ConvNet
 
 
 @given(

@@ -1,14 +1,17 @@
 """The weights that a machine has: folders, packages, caches and downloads."""
 
+from functools import partial
+
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from tuplet import models
 from tuplet.models import find_weights
-from tuplet.models.architectures import ARCHITECTURES
+from tuplet.models.architectures import ALIASES, ARCHITECTURES
 from tuplet.models.known_weights import KNOWN
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
+from tuplet.models.weights import architecture_in
 
 
 @pytest.fixture(autouse=True)
@@ -96,11 +99,28 @@ def test_a_file_is_used_without_naming_its_network(machine, monkeypatch):
         expected = network(ours._prepare(images))["H"][:, 0]
     torch.testing.assert_close(ours.embed(images), torch.nn.functional.normalize(expected))
     assert by_name.backbone.stem.grid == 2
-    other = file.rename(machine / "weights" / "mine.safetensors")
-    with pytest.raises(
-        ValueError, match=r"the network of the weights .*mine\.safetensors is not known; rename the file"
-    ):
-        models.pretrained(other)
+
+
+def test_a_file_is_recognised_by_a_short_name_or_by_its_tensors(machine, monkeypatch):
+    tiny = {"patch": 14, "width": 16, "depth": 4, "heads": 2}
+    monkeypatch.setitem(ARCHITECTURES, "tiny_vit", partial(VisionTransformer, **tiny))
+    monkeypatch.setitem(ARCHITECTURES, "scaled_vit", partial(VisionTransformer, **tiny, layer_scale=True))
+    monkeypatch.setitem(ALIASES, "short", "scaled_vit")
+    for name in ("tiny_vit", "scaled_vit"):
+        save_file(ARCHITECTURES[name]().state_dict(), machine / f"{name}.safetensors")
+    short = (machine / "scaled_vit.safetensors").rename(machine / "short-mine.safetensors")
+    assert architecture_in(short) == "scaled_vit"
+    file = short.rename(machine / "model.safetensors")
+    assert architecture_in(file) == "scaled_vit"
+    with pytest.warns(UserWarning, match="preprocessing"):
+        assert models.pretrained(file).config.architecture == "scaled_vit"
+    monkeypatch.setitem(ARCHITECTURES, "quick_vit", partial(VisionTransformer, **tiny, activation="quick_gelu"))
+    file = (machine / "tiny_vit.safetensors").rename(machine / "model.safetensors")
+    with pytest.raises(ValueError, match=r"fits tiny_vit and quick_vit; rename it so that it begins with one of them"):
+        architecture_in(file)
+    save_file({"cls_token": torch.zeros(3), "pos_embed": torch.zeros(7)}, file)
+    with pytest.raises(ValueError, match=r"model\.safetensors fits no built-in network; .*: see models\.ARCHITECTURES"):
+        architecture_in(file)
 
 
 def test_known_files_have_a_network_a_licence_and_distinct_files():

@@ -9,7 +9,7 @@ from torch import nn
 from foreign import foreign
 from tuplet import models
 from tuplet.models.lora import LoRALinear, add_lora
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
 
 IMAGES = torch.randint(0, 256, (3, 3, 28, 28), dtype=torch.uint8, generator=torch.manual_seed(0))
 
@@ -17,7 +17,7 @@ IMAGES = torch.randint(0, 256, (3, 3, 28, 28), dtype=torch.uint8, generator=torc
 def embedder(**options):
     torch.manual_seed(0)
     backbone = VisionTransformer(patch=14, width=16, depth=4, heads=2, size=28, registers=1, layer_scale=True)
-    return models.create(backbone, preprocessing=backbone.usual, **{"dim": 4, **options}).eval()
+    return models.create(backbone, preprocessing=backbone.preprocessing, **{"dim": 4, **options}).eval()
 
 
 @pytest.mark.parametrize("levels", ["H", "L"])

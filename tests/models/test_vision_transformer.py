@@ -13,9 +13,9 @@ from torch.nn import functional
 from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
+from tuplet.models.networks.transformer_names import timm_names
+from tuplet.models.networks.vision_transformer import CONFIGS, VisionTransformer, resample
 from tuplet.models.preprocessing import CLIP, IMAGENET
-from tuplet.models.transformer_names import timm_names
-from tuplet.models.vision_transformer import CONFIGS, VisionTransformer, resample
 from tuplet.models.weights import fill
 
 # Published parameter counts, without a classifier, of timm's models of these names at 224 pixels.
@@ -291,8 +291,8 @@ def test_the_preprocessing_sets_the_grid(tiny):
     assert (embedder.preprocessing.size, embedder.preprocessing.resize) == (112, 124)
     assert embedder.config.options == {"size": 112}
     with torch.device("meta"):
-        assert ARCHITECTURES["vit_small_patch14_dinov2"]().usual == IMAGENET
-        assert ARCHITECTURES["vit_base_patch32_clip_quickgelu_224"]().usual == CLIP
+        assert ARCHITECTURES["vit_small_patch14_dinov2"]().preprocessing == IMAGENET
+        assert ARCHITECTURES["vit_base_patch32_clip_quickgelu_224"]().preprocessing == CLIP
 
 
 @pytest.mark.parametrize(("pooling", "width"), [(None, 32), ("class", 32), ("mean", 32), ("class+mean", 64)])

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from tuplet import models
 from tuplet.models import find_weights
 from tuplet.models.architectures import build
+from tuplet.models.known_weights import KNOWN, Known
 from tuplet.models.preprocessing import CAFFE, IMAGENET, LITE
-from tuplet.models.weights import KNOWN, Known, fill, read
+from tuplet.models.weights import fill, read
 
 DATA = os.environ.get("TUPLET_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="TUPLET_DATA is not set")
@@ -172,9 +173,9 @@ def test_a_known_file_is_recognised_wherever_it_lies(tmp_path, monkeypatch):
 def test_a_stated_preprocessing_needs_no_warning(tmp_path, state, recwarn):
     path = tmp_path / "weights.safetensors"
     save_file(state, path)
-    usual = build("convnet", {}).usual
+    usual = build("convnet", {}).preprocessing
     assert models.create("convnet", weights=path, preprocessing=usual).preprocessing == usual
-    assert not [w for w in recwarn if "prepared" in str(w.message)]
+    assert not [w for w in recwarn if "preprocessing" in str(w.message)]
 
 
 def test_lite0_finds_its_weights_in_the_package():

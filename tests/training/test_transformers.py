@@ -8,7 +8,7 @@ import tuplet
 from training_tools import QUICK, pictures, same, weights
 from tuplet import models, training
 from tuplet.models.architectures import ARCHITECTURES
-from tuplet.models.vision_transformer import VisionTransformer
+from tuplet.models.networks.vision_transformer import VisionTransformer
 
 OPTIONS = {**QUICK, "model": "tiny", "size": 28, "resize": 28, "weights": None}
 

@@ -119,8 +119,7 @@ def _print_training_problems(data: "Dataset") -> None:
 
 def _print_other_files(folder: str) -> None:
     """Count files without the ending of an image, which the user may have meant as images, such as .mov."""
-    from tuplet.data.files import Files
-    from tuplet.data.folders import IMAGE_ENDINGS
+    from tuplet.data.files import IMAGE_ENDINGS, Files
 
     others = [name for name in Files.of(folder) if not name.lower().endswith(IMAGE_ENDINGS)]
     endings = Counter(Path(name).suffix.lower() or "without one" for name in others)

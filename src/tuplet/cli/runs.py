@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from tuplet import models
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
 from tuplet.errors import did_you_mean, first_line
 from tuplet.models import Embedder

@@ -11,15 +11,13 @@ for step, batch in enumerate(tuplet.data.batches(store, sampler, "cuda")):
 ```
 """
 
-from tuplet.data.arrays import from_features, from_images
-from tuplet.data.augment import Augment
+from tuplet.data.augment import Augment, views
 from tuplet.data.batching import Batch, batches
-from tuplet.data.crops import views
 from tuplet.data.dataset import Dataset
-from tuplet.data.glyph_images import glyphs
+from tuplet.data.readers.arrays import from_features, from_images, from_torch
+from tuplet.data.readers.glyphs import glyphs
 from tuplet.data.sources import open
 from tuplet.data.store import Store, hold, load
-from tuplet.data.torch_dataset import from_torch
 from tuplet.data.transforms import OnBatch, Transform
 from tuplet.images.crop import CentreCrop
 from tuplet.images.decode import UnreadableImageError

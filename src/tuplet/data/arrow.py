@@ -1,7 +1,8 @@
 """Parquet and Arrow files: their columns, and images as bytes in their cells."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,28 +11,26 @@ from tuplet.errors import first_line
 
 
 class ArrowFile(NamedTuple):
-    """The columns of a file without those of images, and the names of the latter."""
+    """The columns of a file without those of images, the names of the latter, and the number of rows."""
 
     table: Any
     images: list[str]
+    rows: int
 
 
 def read_arrow(file: str) -> ArrowFile:
     """Read a Parquet or Arrow file except its columns of bytes, which may be larger than memory."""
-    _arrow()
+    types = _need("pyarrow").types
     try:
-        schema = _mapped(file).schema if _is_mapped(file) else _parquet(file).schema_arrow
-        images = [field.name for field in schema if _holds_bytes(field.type)]
+        source = _mapped(file) if _is_mapped(file) else _parquet(file)
+        schema = source.schema if _is_mapped(file) else source.schema_arrow
+        images = [field.name for field in schema if _holds_bytes(field.type, types)]
         others = [name for name in schema.names if name not in images]
-        table = _mapped(file).select(others) if _is_mapped(file) else _parquet(file).read(columns=others)
+        if _is_mapped(file):
+            return ArrowFile(source.select(others), images, source.num_rows)
+        return ArrowFile(source.read(columns=others), images, source.metadata.num_rows)
     except Exception as error:  # pyarrow raises anything for a damaged file
         raise ValueError(f"{file} cannot be read ({first_line(error).split('. ')[0][:200]}); save it again") from error
-    return ArrowFile(table, images)
-
-
-def count_rows(file: str) -> int:
-    """Return the number of rows of a file."""
-    return int(_mapped(file).num_rows if _is_mapped(file) else _parquet(file).metadata.num_rows)
 
 
 def read_cell(file: str, column: str, row: int) -> bytes:
@@ -42,62 +41,49 @@ def read_cell(file: str, column: str, row: int) -> bytes:
     if _is_mapped(file):
         value = _mapped(file).column(column)[row].as_py()
     else:
-        group, first = _place(file, row)
-        value = _row_group(file, column, group)[row - first].as_py()
+        starts = _group_starts(file)
+        group = bisect_right(starts, row) - 1
+        value = _row_group(file, column, group)[row - starts[group]].as_py()
     if isinstance(value, dict):  # as Hugging Face's datasets store an image
         path = value.get("path")
         value = value.get("bytes") or (Path(file).parent.joinpath(path).read_bytes() if path else b"")
     return value or b""
 
 
-def _arrow() -> Any:
-    return extras.need("pyarrow", extra="tables", purpose="reading a Parquet table")
+def _need(module: str) -> Any:
+    return extras.need(module, extra="tables", purpose="reading a Parquet or Arrow table")
 
 
 def _is_mapped(file: str) -> bool:
     return file.lower().endswith(".arrow")
 
 
-def _holds_bytes(kind: Any) -> bool:
-    types = _arrow().types
+def _holds_bytes(kind: Any, types: Any) -> bool:
     if types.is_struct(kind):
-        return any(field.name == "bytes" and _holds_bytes(field.type) for field in kind)
+        return any(field.name == "bytes" and _holds_bytes(field.type, types) for field in kind)
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 @lru_cache(maxsize=64)
-def _parquet(file: str) -> Any:
-    return extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table").ParquetFile(file)
-
-
-@lru_cache(maxsize=64)
 def _mapped(file: str) -> Any:
-    content = _arrow().memory_map(file)
-    ipc = extras.need("pyarrow.ipc", extra="tables", purpose="reading an Arrow table")
+    content, ipc = _need("pyarrow").memory_map(file), _need("pyarrow.ipc")
     try:
         return ipc.open_stream(content).read_all()
     except ValueError:  # the other of Arrow's two formats
         return ipc.open_file(content).read_all()
 
 
-def _place(file: str, row: int) -> tuple[int, int]:
-    """Return the row group that holds a row, and its first row."""
-    first = 0
-    for group, count in enumerate(_group_sizes(file)):
-        if row < first + count:
-            return group, first
-        first += count
-    raise IndexError(f"{file} has {first} rows, and row {row} was asked for")
+def _parquet(file: str) -> Any:
+    return _need("pyarrow.parquet").ParquetFile(file)
 
 
 @lru_cache(maxsize=64)
-def _group_sizes(file: str) -> Sequence[int]:
+def _group_starts(file: str) -> list[int]:
+    """Return the first row of each row group."""
     metadata = _parquet(file).metadata
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    return [0, *accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))][:-1]
 
 
 @lru_cache(maxsize=4)
 def _row_group(file: str, column: str, group: int) -> Any:
-    # A handle of its own: several threads may read.
-    parquet = extras.need("pyarrow.parquet", extra="tables", purpose="reading a Parquet table").ParquetFile(file)
-    return parquet.read_row_group(group, columns=[column]).column(0)
+    return _parquet(file).read_row_group(group, columns=[column]).column(0)

@@ -1,6 +1,5 @@
 """Batches on the device from a store and a sampler, and a parallel map in threads."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tuplet.data.store import Store
-from tuplet.data.stream import LEAD, StreamedImages
+from tuplet.data.stream import LEAD, StreamedImages, usable_cores
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -32,11 +31,19 @@ class Batch:
 
 
 def batches(store: Store, indices: Iterable[list[int]], device: torch.device | str) -> Iterator[Batch]:
-    """Yield the batches that a sampler's lists of indices name, on the device, without waiting for it.
+    """Yield batches on a device, without waiting for the device.
 
     A store on the device is indexed there. A store in the host's memory is read by a thread, one batch ahead; streamed
     images are decoded several batches ahead, unless the sampler draws by the model's present embeddings. The sampler
-    is then as far ahead of the training; resuming a sampler takes this into account.
+    is then as far ahead of the training, which has to be taken into account when it is resumed.
+
+    Args:
+        store: the examples.
+        indices: a sampler, or other lists of numbers of examples, one list per batch.
+        device: where the batches go.
+
+    Raises:
+        UnreadableImageError: a streamed image of a batch cannot be read.
 
     >>> from tuplet.data import from_features, load
     >>> store = load(from_features(torch.eye(4), [0, 0, 1, 1]))
@@ -68,13 +75,15 @@ def _rows(values: Tensor | StreamedImages, index: Tensor) -> Tensor:
 def map_in_threads(
     function: Callable[[A], B], items: Iterable[A], lead: int, workers: int | None = None
 ) -> Iterator[B]:
-    """`map` in threads, one per core up to eight by default, in order, at most `lead` results ahead of the reader.
+    """Map a function in threads and yield the results in order, at most `lead` of them ahead of the reader.
+
+    There is one thread for each core up to eight, or `workers` of them.
 
     >>> list(map_in_threads(str, range(4), lead=3))
     ['0', '1', '2', '3']
     """
     waiting: deque[Future[B]] = deque()
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(8, usable_cores())) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))

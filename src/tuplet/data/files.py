@@ -1,4 +1,4 @@
-"""The files of a folder or of a tar by name, so that readers treat both alike."""
+"""The files of a folder or a tar by name, so that readers treat both alike."""
 
 import io
 import lzma
@@ -14,14 +14,17 @@ from typing import IO, Any, TypeAlias
 from tuplet.data.arrow import read_cell
 from tuplet.images.decode import open_file
 
+#: The endings of image files; files with others are ignored.
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".bmp", ".gif", ".tif", ".tiff"),
+)
+
 
 @dataclass(frozen=True)
-class Slice:
-    """A file inside an uncompressed tar, read in place by any process."""
+class _Member:
+    """A file inside a tar."""
 
     file: str
-    offset: int
-    size: int
     name: str
 
     def __str__(self) -> str:
@@ -29,15 +32,18 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class InMemory:
+class Slice(_Member):
+    """A file inside an uncompressed tar, read in place by any process."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class InMemory(_Member):
     """A file that cannot be read in place, since its tar holds it compressed, sparse or as a link."""
 
     content: bytes
-    file: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.file}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ def read_bytes(location: Location) -> bytes:
         return file.read()
 
 
-class Files(Mapping[str, Location]):
+class Files(dict[str, Location]):
     """The files below a folder or in a tar, by their relative names, with `/` between the parts.
 
     >>> import tempfile
@@ -87,8 +93,8 @@ class Files(Mapping[str, Location]):
     """
 
     def __init__(self, source: str, locations: Mapping[str, Location]) -> None:
+        super().__init__(locations)
         self.source = source
-        self._locations = locations
 
     @classmethod
     def of(cls, source: str | os.PathLike[str]) -> "Files":
@@ -103,29 +109,25 @@ class Files(Mapping[str, Location]):
         named = sorted(found, key=lambda item: item[0])
         return cls(str(path), {name: location for name, location in named if not _hidden(name)})
 
-    def __getitem__(self, name: str) -> Location:
-        return self._locations[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._locations)
-
-    def __len__(self) -> int:
-        return len(self._locations)
-
     @cached_property
     def _parts(self) -> set[str]:
         """The names of all folders and files."""
         return {part for name in self for part in name.split("/")}
 
-    def text(self, name: str) -> str:
-        """Read a text file."""
-        return self.content(name).decode()
+    @cached_property
+    def images(self) -> list[str]:
+        """The names of the images."""
+        return [name for name in self if name.lower().endswith(IMAGE_ENDINGS)]
 
     def content(self, name: str) -> bytes:
         """Read a file."""
         if name not in self:
             raise FileNotFoundError(f"{self.source} has no {name}; fetch it again")
         return read_bytes(self[name])
+
+    def text(self, name: str) -> str:
+        """Read a text file."""
+        return self.content(name).decode()
 
     def root_of(self, marker: str) -> str | None:
         """Return the folder, with a final `/`, that contains the file or folder `marker`; None if it is absent.
@@ -167,9 +169,9 @@ def _in_tar(path: Path) -> Iterator[Named]:
             for member in tar:
                 name = member.name.removeprefix("./")
                 if in_place and member.isfile() and not member.issparse():
-                    yield name, Slice(str(path), member.offset_data, member.size, name)
+                    yield name, Slice(str(path), name, member.offset_data, member.size)
                 elif content := _extracted(tar, member, path):
-                    yield name, InMemory(content.read(), str(path), name)
+                    yield name, InMemory(str(path), name, content.read())
             _check_end(tar)
     except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error, lzma.LZMAError) as error:
         reason = str(error).split(":\n")[0]

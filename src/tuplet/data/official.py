@@ -1,25 +1,34 @@
 """Readers of the standard datasets as their authors distribute them, with the splits of the papers."""
 
+import gzip
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
-from tuplet.data.lfw import MARKERS as LFW_MARKERS
-from tuplet.data.lfw import has_faces, read_lfw
-from tuplet.data.matlab import read_mat
-from tuplet.data.mnist import MARKERS, read_mnist
+from tuplet.data.readers.arrays import from_images
+from tuplet.data.readers.lfw import MARKERS as LFW_MARKERS
+from tuplet.data.readers.lfw import has_faces, read_lfw
+from tuplet.data.readers.matlab import read_mat
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The rules to recognise and read a dataset, the number of images in each split, and whether it has boxes.
+    """A dataset as its authors distribute it.
 
-    The reader of a dataset with boxes takes `boxes=True`.
+    Attributes:
+        title: its name.
+        markers: files or folders, any of which tells the layout.
+        read: reads it; takes `boxes=True` where the dataset has boxes.
+        counts: the number of images in each split.
+        has_boxes: whether it comes with bounding boxes.
+        accepts: decides where a marker is not enough, since other data may have a file of that name.
     """
 
     title: str
@@ -27,7 +36,6 @@ class Layout:
     read: Callable[..., Dataset]
     counts: dict[str, int]
     has_boxes: bool = False
-    #: Decides where a marker is not enough, since other data may have a file of that name.
     accepts: Callable[[Files], bool] = lambda files: True
 
     def matches(self, files: Files) -> bool:
@@ -119,6 +127,30 @@ def omniglot(files: Files) -> Dataset:
     return _by_name(files, [(match.string, match[2], splits[match[1]]) for match in found if match])
 
 
+def mnist(files: Files) -> Dataset:
+    """MNIST, Fashion-MNIST and the like: the idx files `train-…` and `t10k-…`, plain or gzipped."""
+    train, test = (_idx_array(files, f"{part}-labels", 1) for part in ("train", "t10k"))
+    images = [_idx_array(files, f"{part}-images", 3) for part in ("train", "t10k")]
+    splits = ["train"] * len(train) + ["test"] * len(test)
+    return from_images(np.concatenate(images), np.concatenate([train, test]), splits=splits)
+
+
+def _idx_array(files: Files, stem: str, dimensions: int) -> np.ndarray:
+    """Read an idx file: two zeros, type 8 for bytes, the dimensions, their sizes as big-endian words, the bytes."""
+    names = [name for name in files if re.search(rf"(^|/){stem}[.-]idx{dimensions}-ubyte(\.gz)?$", name)]
+    if not names:
+        raise FileNotFoundError(f"{files.source} has no file {stem}-idx{dimensions}-ubyte, plain or .gz")
+    content = files.content(names[0])
+    try:
+        content = gzip.decompress(content) if names[0].endswith(".gz") else content
+        if content[:4] != bytes([0, 0, 8, dimensions]):
+            raise ValueError(f"it begins with {content[:4].hex()} and not with 000008{dimensions:02x}")
+        shape = np.frombuffer(content, ">u4", dimensions, offset=4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{names[0]}: {error}") from error
+
+
 def _dataset(
     files: Files,
     rows: Sequence[tuple[str, int, str]],
@@ -187,5 +219,10 @@ LAYOUTS = {
     ),
     "lfw": Layout("LFW", LFW_MARKERS, read_lfw, {}, accepts=has_faces),  # aligned copies lack images
     "omniglot": Layout("Omniglot", ("images_background",), omniglot, {"train": 19_280, "test": 13_180}),
-    "mnist": Layout("MNIST", MARKERS, read_mnist, {"train": 60_000, "test": 10_000}),
+    "mnist": Layout(
+        "MNIST",
+        tuple(f"train-images{dot}idx3-ubyte{end}" for dot in "-." for end in ("", ".gz")),
+        mnist,
+        {"train": 60_000, "test": 10_000},
+    ),
 }

@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from tuplet.data.arrays import features_file
-from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS, class_folders
-from tuplet.data.glyph_images import glyphs
+from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.data.official import LAYOUTS
-from tuplet.data.table_files import TABLE_ENDINGS, is_arrow, match_pattern, read_table
-from tuplet.data.torch_dataset import from_torch
-from tuplet.data.webdataset import is_webdataset, read_webdataset
+from tuplet.data.readers.arrays import features_file, from_torch
+from tuplet.data.readers.columns import Table, dataset_of
+from tuplet.data.readers.folders import class_folders
+from tuplet.data.readers.glyphs import glyphs
+from tuplet.data.readers.tables import TABLE_ENDINGS, is_arrow, match_pattern, read_table
+from tuplet.data.readers.webdataset import is_webdataset, read_webdataset
 from tuplet.errors import did_you_mean
 
 FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
@@ -43,12 +42,12 @@ def open(
             - `"glyphs"`, a dataset that is drawn on the spot (`tuplet.data.glyphs`);
             - a folder or tar in the official layout of CUB-200-2011, Cars196, Stanford Online Products, In-Shop, LFW,
               Omniglot or MNIST, which is recognised by its files;
-            - any other folder or tar of class folders (`tuplet.data.folders`), or with `pattern` of any images;
+            - any other folder or tar of class folders (`tuplet.data.readers.folders`), or with `pattern` of any images;
             - a `.csv`, `.parquet` or `.arrow` table of paths or images and their labels, or of pairs or triplets
-              (`tuplet.data.table_files`); a folder of such files, as Hugging Face's datasets are saved;
-            - a WebDataset: a tar, or a folder of tars (`tuplet.data.webdataset`);
+              (`tuplet.data.readers.tables`); a folder of such files, as Hugging Face's datasets are saved;
+            - a WebDataset: a tar, or a folder of tars (`tuplet.data.readers.webdataset`);
             - a `torch.utils.data.Dataset` of (image or tensor, label) (`tuplet.data.from_torch`);
-            - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.arrays`).
+            - feature vectors: `.npy`, `.npz` or `.safetensors` (`tuplet.data.readers.arrays`).
         layout: the official layout: cub200, cars196, sop, inshop, lfw, omniglot or mnist.
         columns: the table's own names of its columns, such as {"label": "species"}; an empty name takes the column as
             plain metadata.
@@ -101,6 +100,8 @@ def open(
 def _read(
     path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool, pattern: str | None, boxes: bool
 ) -> Dataset:
+    if layout and pattern:
+        raise ValueError(f"layout is {layout!r} and pattern is given; give one of them")
     ending = path.suffix.lower() if path.is_file() else ""
     is_table, is_features = ending in TABLE_ENDINGS, ending in FEATURE_ENDINGS
     if layout and (is_table or is_features):
@@ -138,15 +139,15 @@ def _read(
 
 def _columns(path: Path, files: Files, columns: Mapping[str, str] | None, pattern: str | None) -> Dataset | None:
     """Read a folder of tables, a WebDataset, or images whose names a pattern explains; None if it is neither."""
-    images = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
+    images = files.images
     if pattern is not None:
         if not images:
             raise ValueError(f"{path} holds no images whose names the pattern could match; give another folder")
-        table = match_pattern(Table(str(path), {"path": images}, lambda row: images[row]), images, pattern)
+        table = match_pattern(Table(str(path), {"path": images}, images.__getitem__), images, pattern)
         return dataset_of(table.with_roles(columns), [files[name] for name in images])
-    if path.is_dir() and not images and any(map(is_arrow, files)):
-        return read_table(path, columns)
-    if path.is_dir() and not images and any(name.endswith(".tar") for name in files):
+    if path.is_dir() and not images:
+        if any(map(is_arrow, files)):
+            return read_table(path, columns)
         tars = [Files.of(path / name) for name in files if name.endswith(".tar")]
         return read_webdataset(tars, columns) if any(map(is_webdataset, tars)) else None
     return read_webdataset([files], columns) if path.is_file() and is_webdataset(files) else None

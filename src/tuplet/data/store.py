@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tuplet import progress
 from tuplet.data.cache import cached, fingerprint, is_cached
 from tuplet.data.dataset import Dataset
-from tuplet.data.stream import StreamedImages, available_memory
+from tuplet.data.stream import StreamedImages, available_memory, usable_cores
 from tuplet.errors import warn
 from tuplet.images.crop import CentreCrop, to_tensor
 from tuplet.images.decode import UnreadableImageError
@@ -111,7 +111,7 @@ def load(
 
 
 def _is_streamed(data: Dataset, crop: CentreCrop, folder: str | os.PathLike[str] | None, stream: bool | None) -> bool:
-    """Decide whether to stream; without an answer of the caller, say so and why."""
+    """Return whether to stream. Where this is not given, log that images are streamed, and why."""
     if isinstance(data.images, Tensor) or stream is False:
         return False
     if stream is None:
@@ -160,8 +160,19 @@ def hold(
 ) -> Dataset:
     """Decode the images of a dataset once and keep them in it, so that several runs decode nothing.
 
-    The squares replace the images; the final crops, where `crop` is given, are kept beside them. The arguments are
-    those of `load`. Images that cannot be read are left out; the rest is then a part of the data and has no `source`.
+    Args:
+        data: the dataset.
+        size: the side of the squares that replace the images; the default is that of `load`.
+        device: where they are kept.
+        folder: keep the pixels there on disk too, as `load` does.
+        on_error: stop with an error at an image that cannot be read, or skip it with a warning.
+        crop: keep final crops too, beside the squares.
+
+    Returns:
+        The dataset with its images in memory. If images were skipped it is a part of the data and has no `source`.
+
+    Raises:
+        UnreadableImageError: an image cannot be read and `on_error` is "stop".
 
     >>> from tuplet.data import from_images
     >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape
@@ -276,17 +287,12 @@ def _decode(
     data: Dataset, crops: Sequence[CentreCrop], workers: int | None
 ) -> Iterator[tuple[Sequence[Tensor], float, str]]:
     """Yield all examples in order, whatever the number of workers."""
-    workers = min(16, _cores(), len(data) // 64) if workers is None else workers
+    workers = min(16, usable_cores(), len(data) // 64) if workers is None else workers
     # A loader draws a seed for its workers. Its own generator keeps the caller's random numbers as they are.
     own = torch.Generator()
     loader = DataLoader(_Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own)
     for pixels, aspects, problems in loader:
         yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _collate(items: list[tuple[list[Tensor], float, str]]) -> tuple[list[Tensor], list[float], list[str]]:

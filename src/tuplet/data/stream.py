@@ -6,6 +6,7 @@ to an image only after an epoch, so what came last is needed last.
 """
 
 import os
+import sys
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,20 +30,29 @@ _ABOUT = np.dtype([("check", "<u4"), ("aspect", "<f8")])
 LEAD = 4
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def available_memory() -> int:
-    """Return the bytes of memory that this process may still use, within the limit of its control group."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    """Return the bytes of memory that this process may still use, within the limit of its control group.
+
+    Only Linux tells it. Elsewhere this is all memory of the machine, or no limit where that is unknown too.
+    """
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        free = 1024 * int(lines["MemAvailable"].split()[0])
-        group = Path("/sys/fs/cgroup")
+    except OSError:
+        is_known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ())
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if is_known else sys.maxsize
+    free, group = 1024 * int(lines["MemAvailable"].split()[0]), Path("/sys/fs/cgroup")
+    try:
         most, used = (group.joinpath(f"memory.{name}").read_text().strip() for name in ("max", "current"))
         # The pages of files that it has read count as used, and are given up when memory is needed.
         stat = dict(line.split() for line in group.joinpath("memory.stat").read_text().splitlines())
-        free = free if most == "max" else min(free, int(most) - int(used) + int(stat["inactive_file"]))
-    except (OSError, KeyError, ValueError):  # not Linux, or no such control group
-        pass
-    return max(0, free)
+    except OSError:  # no such control group
+        return free
+    return free if most == "max" else max(0, min(free, int(most) - int(used) + int(stat["inactive_file"])))
 
 
 class StreamedImages:
@@ -82,7 +92,7 @@ class StreamedImages:
         # Untouched memory takes no space.
         self._kept = torch.empty(min(len(data), memory // self._item), *self.shape[1:], dtype=torch.uint8)
         self._slots, self._used = torch.full((len(data),), -1), 0
-        self._lock, self._workers = Lock(), workers or len(os.sched_getaffinity(0))
+        self._lock, self._workers = Lock(), workers or usable_cores()
         self._disk = None if file is None else _DiskCache(file, len(data), self._item, disk)
 
     def __len__(self) -> int:
@@ -118,14 +128,14 @@ class StreamedImages:
         if slot >= 0:
             pixels.copy_(self._kept[slot])
             return
-        aspect = None if self._disk is None else self._disk.read(number, pixels.numpy().data)
+        aspect = None if self._disk is None else self._disk.read(number, pixels.numpy())
         if aspect is None:
             image = self.data.image(number)
             known = self.data.aspects
             aspect = image.width / image.height if known is None else float(known[number])
             pixels.copy_(to_tensor(self.crop.crop(image, aspect)))
             if self._disk is not None:
-                self._disk.write(number, pixels.numpy().data, aspect)
+                self._disk.write(number, pixels.numpy(), aspect)
         self.aspects[number] = aspect
         with self._lock:
             if self._slots[number] < 0 and self._used < len(self._kept):
@@ -177,17 +187,18 @@ class _DiskCache:
         part._numbers = [self._numbers[number] for number in numbers]
         return part
 
-    def read(self, number: int, pixels: memoryview) -> float | None:
+    def read(self, number: int, pixels: np.ndarray) -> float | None:
         """Read an image into `pixels` and return its aspect; None if it is not there."""
         number = self._numbers[number]
         if not self._checks[number]:
             return None
-        read = os.preadv(self._pixels, [pixels], number * self._item)
-        if read != self._item or _checksum(pixels) != self._checks[number]:
+        content = os.pread(self._pixels, self._item, number * self._item)
+        if len(content) != self._item or _checksum(content) != self._checks[number]:
             return None
+        pixels.reshape(-1)[:] = np.frombuffer(content, np.uint8)
         return float(self._aspects[number])
 
-    def write(self, number: int, pixels: memoryview, aspect: float) -> None:
+    def write(self, number: int, pixels: np.ndarray, aspect: float) -> None:
         """Keep an image, where there is room for it or it takes the place of a damaged one."""
         number = self._numbers[number]
         is_new = not self._checks[number]
@@ -198,5 +209,5 @@ class _DiskCache:
             self._checks[number] = _checksum(pixels)
 
 
-def _checksum(pixels: memoryview) -> int:
+def _checksum(pixels: bytes | np.ndarray) -> int:
     return zlib.crc32(pixels) or 1

@@ -29,7 +29,7 @@ class Transform:
     """Apply a callable to each image, or with `OnBatch` to each batch, and return floats as `Augment` does.
 
     A callable of images gets a PIL image in its true proportions, resized by `resize` and `resize_mode`. Transforms of
-    torchvision take that; those of albumentations are called as that library wants it. It returns a PIL image, or an
+    torchvision take that; those of albumentations are called with `image=`. It returns a PIL image, or an
     array or tensor with the channels first or last: uint8, or floats from 0 to 1, and size × size in the end.
 
     The random numbers of `random`, numpy and torch, and those of albumentations, are seeded before each call by the

@@ -49,10 +49,14 @@ def embed_pixels(embedder: Embedder, pixels: Sequence[Tensor]) -> Tensor:
 def embed_chunks(
     embedder: Embedder, items: Sequence[T], prepare: Callable[[T], tuple[Tensor, E]], on_error: OnError, title: str
 ) -> Iterator[Embedded[tuple[T, E]]]:
-    """Embed items in chunks of `CHUNK`; the next ones are decoded while the network works.
+    """Embed items in chunks of `CHUNK`; the next ones are decoded in threads while the network works.
 
-    `prepare` returns the pixels of an item, and anything else that is to be kept with it. `title` is that of the
-    progress bar. An image that cannot be read is an error, or is skipped.
+    Args:
+        embedder: the embedder.
+        items: what to embed.
+        prepare: returns the pixels of an item, and anything else that is to be kept with it.
+        on_error: stop with an error at an image that cannot be read, or skip it.
+        title: the text beside the progress bar.
     """
 
     def attempt(item: T) -> tuple[Tensor, tuple[T, E]] | str:
@@ -77,7 +81,13 @@ def embed_files(
     on_error: OnError = "stop",
     pixels: Callable[[str], Tensor] | None = None,
 ) -> Embedded[str]:
-    """Embed image files, with a progress bar. `pixels` reads the image of a name that is no file of its own.
+    """Embed image files, with a progress bar.
+
+    Args:
+        embedder: the embedder.
+        paths: the names of the images.
+        on_error: stop with an error at an image that cannot be read, or skip it.
+        pixels: returns the pixels of a name, where names are not paths of files.
 
     >>> from tuplet import models
     >>> embed_files(models.create("convnet", dim=2), ["missing.jpg"], on_error="skip").problems
@@ -94,7 +104,16 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     """Embed examples of a store in evaluation mode, on the embedder's device.
 
     A store of final crops gives exactly the vectors of `Embedder.embed`. A store of squares, for training, gives those
-    of `tuplet.data.views`, which are nearly the same. `flip` embeds the mirror images.
+    of `tuplet.data.views`, which are nearly the same.
+
+    Args:
+        embedder: the embedder.
+        store: the examples.
+        indices: the numbers of those to embed; all by default.
+        flip: embed the mirror images.
+
+    Returns:
+        Vectors (n, width) on the embedder's device.
 
     >>> from tuplet import models
     >>> from tuplet.data import from_features, load

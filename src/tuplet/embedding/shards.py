@@ -32,6 +32,14 @@ def embed_in_shards(
 
     A second call with the same embedder and the same paths reads what the first one wrote. Any other call begins anew.
     The caller deletes the folder. Sets of a single shard are not written.
+
+    Args:
+        embedder: the embedder.
+        paths: the names of the images.
+        folder: where the shards are written.
+        on_error: stop with an error at an image that cannot be read, or skip it.
+        shard: the number of images of a shard.
+        pixels: returns the pixels of a name, where names are not paths of files.
     """
     if len(paths) <= shard:
         return embed_files(embedder, paths, on_error, pixels)

@@ -1,4 +1,4 @@
-"""The one way from an image to the pixels that a network takes: resize, and cut out the centre."""
+"""From an image to the pixels that a network takes: resize it and cut out the centre. There is no other way."""
 
 import io
 from dataclasses import dataclass
@@ -72,10 +72,9 @@ class CentreCrop:
         left, top = (width - self.size) // 2, (height - self.size) // 2
         shown = (max(left, 0), max(top, 0), min(left + self.size, width), min(top + self.size, height))
         across, down = image.width / width, image.height / height
-        box = (
-            *(shown[0] * across, shown[1] * down),
-            *(min(shown[2] * across, image.width), min(shown[3] * down, image.height)),  # rounding may exceed the side
-        )
+        # Rounding may exceed the side.
+        right, bottom = min(shown[2] * across, image.width), min(shown[3] * down, image.height)
+        box = (shown[0] * across, shown[1] * down, right, bottom)
         middle = image.resize((shown[2] - shown[0], shown[3] - shown[1]), Image.Resampling.BICUBIC, box)
         if middle.size == (self.size, self.size):
             return middle

@@ -18,7 +18,7 @@ from PIL import Image
 MAX_PIXELS = 80_000_000
 #: The longest side.
 MAX_SIDE = 65_535
-#: The most bytes of memory for all images that are decoded at the same time; also for one.
+#: The most bytes of memory to decode one image, and all images that are decoded at the same time.
 MAX_MEMORY = 2 * 2**30
 #: The most bytes of a file.
 MAX_FILE = 2**30
@@ -32,7 +32,7 @@ MAX_PARTS = 100_000
 # The bytes of memory for a pixel, as measured: of the decoder beside the image, and of the copies that make it RGB.
 _DECODER_BYTES = {"WEBP": 14, "AVIF": 8, "HEIF": 4}
 _COPY_BYTES = {"RGB": 4, "P": 16, "PA": 16, "LA": 16, "RGBA": 16, "I": 12, "I;16": 12, "I;16B": 12}
-# Marks in JPEG data: neither a stuffed FF nor a restart. Those below C0 are invalid and have no length.
+# A marker in JPEG data: neither a stuffed FF nor a restart. Those below C0 are invalid and have no length.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _SCAN, _END, _SEQUENTIAL, _OTHER_FRAMES = 0xDA, 0xD9, (0xC0, 0xC1), (0xC2, 0xC5, 0xC6, 0xC9, 0xCA, 0xCD, 0xCE)
 _WITHOUT_LENGTH = (0x01, *range(0xD0, 0xD9))
@@ -65,7 +65,7 @@ def check_size(width: int, height: int) -> None:
 
 
 def check_file(file: BinaryIO) -> int:
-    """Check the structure of a file before Pillow opens it, which is at its beginning then.
+    """Check the structure of a file before Pillow opens it, and go back to its beginning.
 
     Returns:
         the bytes of memory that Pillow takes to open it: it makes room for a WebP's pixels at once.
@@ -94,7 +94,7 @@ def check_file(file: BinaryIO) -> int:
 
 
 def check_memory(pixels: int, mode: str, format: str | None = None, progressive: bool = False) -> int:
-    """Return the bytes of memory that decoding and the way to RGB take; LimitError if they are too many.
+    """Return the bytes of memory that decoding and converting to RGB take; raise LimitError if they are too many.
 
     >>> check_memory(12_000_000, "RGB", "JPEG")
     96000000
@@ -139,12 +139,12 @@ class MemoryBudget:
 #: The budget of this process.
 MEMORY = MemoryBudget()
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    # Threads do not survive it, and would never give back what they had taken.
+    # Threads do not survive a fork, and would never give back what they had reserved.
     os.register_at_fork(after_in_child=MEMORY.__init__)  # type: ignore[misc]
 
 
 def _has_one_scan(file: BinaryIO) -> bool:
-    """Return True for a JPEG whose first scan holds all components and is not progressive: libjpeg reads no other.
+    """Return True for a JPEG whose first scan holds all components and is not progressive: libjpeg then reads no other.
 
     Raises LimitError if too much comes before. Pillow reads that in Python, and joins segments of the same kind.
     """

@@ -1,4 +1,4 @@
-"""Decode images that strangers send in processes of their own, which end at a deadline and are started again."""
+"""Decode uploaded images in processes of their own, which end at a deadline and are started again."""
 
 import json
 import os
@@ -89,9 +89,9 @@ class LocalDecoder:
 
 
 def make_decoder(count: int, pixels: int, seconds: float, memory: int) -> "DecodingPool | LocalDecoder":
-    """Return a decoder of images that strangers send; see `DecodingPool` for the arguments.
+    """Return a decoder of uploaded images; see `DecodingPool` for the arguments.
 
-    Processes cannot be limited on Windows, so there images are decoded in this one.
+    On Windows processes cannot be limited, so images are decoded in this one.
     """
     return DecodingPool(count, pixels, seconds, memory) if hasattr(os, "fork") else LocalDecoder()
 
@@ -172,16 +172,9 @@ class _Process:
             if not self._is_closed and (self._process is None or self._process.poll() is not None):
                 if self._process is not None:
                     self._end(self._process)
+                options = ["-P", "-W", "ignore", "-m", "tuplet.images.worker"]
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-P",
-                        "-W",
-                        "ignore",
-                        "-m",
-                        "tuplet.images.worker",
-                        json.dumps(asdict(self._rules)),
-                    ],
+                    [sys.executable, *options, json.dumps(asdict(self._rules))],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},

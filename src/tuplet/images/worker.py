@@ -1,4 +1,4 @@
-"""Decode images that strangers send, in a process of its own, which `tuplet.images.process` starts.
+"""Decode uploaded images in a process of its own, which `tuplet.images.process` starts.
 
 It reads requests from standard input and writes answers to standard output, each a line of JSON and the bytes that it
 announces. It ends when the input does, or when an image takes too long.
@@ -57,9 +57,8 @@ def work(rules: Rules, requests: BinaryIO, answers: BinaryIO) -> None:
     limits.MEMORY = SharedBudget(rules)
     AvifImagePlugin.DEFAULT_MAX_THREADS = 2  # each takes memory
     available_formats()
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (rules.memory + MARGIN,) * 2
-    )  # in case a decoder takes more than it should
+    # In case a decoder takes more than it should.
+    resource.setrlimit(resource.RLIMIT_DATA, (rules.memory + MARGIN,) * 2)
     while line := requests.readline():
         request = json.loads(line)
         content = requests.read(request["bytes"])
@@ -82,6 +81,6 @@ def _answer(content: bytes, crop: dict[str, Any] | None) -> tuple[dict[str, Any]
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
-    for output in (1, 2):  # strangers must not write into the answers, nor into the log
+    for output in (1, 2):  # decoders must not write into the answers, nor into the log
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     work(Rules(**json.loads(sys.argv[1])), sys.stdin.buffer, answers)

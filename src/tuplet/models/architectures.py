@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tuplet.errors import did_you_mean
-from tuplet.models.adapters import TimmModel
 from tuplet.models.backbone import Backbone, initialise
-from tuplet.models.bn_inception import BNInception
-from tuplet.models.casianet import CasiaNet
-from tuplet.models.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
-from tuplet.models.googlenet import GoogLeNet
-from tuplet.models.resnet import ResNet50
-from tuplet.models.small_networks import MLP, ConvNet
-from tuplet.models.vision_transformer import CONFIGS, VisionTransformer
+from tuplet.models.networks.adapters import TimmModel
+from tuplet.models.networks.bn_inception import BNInception
+from tuplet.models.networks.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
+from tuplet.models.networks.googlenet import GoogLeNet
+from tuplet.models.networks.resnet import ResNet50
+from tuplet.models.networks.small_networks import MLP, CasiaNet, ConvNet
+from tuplet.models.networks.vision_transformer import CONFIGS, VisionTransformer
 
 ARCHITECTURES: dict[str, Callable[..., Backbone]] = {
     "bn_inception": BNInception,

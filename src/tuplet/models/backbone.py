@@ -37,7 +37,7 @@ class Backbone(nn.Module):
     #: Level → number of channels, from low to high.
     channels: dict[str, int]
     #: The preprocessing of published weights of this architecture; None where the input is not an image.
-    usual: Preprocessing | None = None
+    preprocessing: Preprocessing | None = None
     #: The number of maps that it returns for each image, one after another along the batch.
     copies: int = 1
     #: The translated name of the classifier in published files, and prefixes of other layers that are ignored.
@@ -67,8 +67,8 @@ class Backbone(nn.Module):
                     break
         return maps
 
-    def beyond(self, levels: str) -> Iterator[nn.Parameter]:
-        """Yield the parameters after the highest of `levels`, which get no gradient."""
+    def unused_parameters(self, levels: str) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the layers above the highest of `levels`, which get no gradient."""
         passed = 0
         for level, stage in self.stages():
             if passed == len(levels):
@@ -91,8 +91,8 @@ class Backbone(nn.Module):
                 f"{opt('grad_checkpointing')} is for transformers", f"to save memory give {opt('micro_batch_size')}"
             )
 
-    def hides_unread(self, levels: str) -> bool:
-        """Return whether some parameters may get no gradient that `beyond` cannot find."""
+    def may_hide_unused(self, levels: str) -> bool:
+        """Return whether there may be parameters without a gradient that `unused_parameters` does not find."""
         return not self.stages() and list(self.channels)[-1] not in levels
 
     def translate(self, state: State) -> State:

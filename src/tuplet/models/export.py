@@ -22,8 +22,9 @@ from tuplet.models.embedder import Embedder
 Format: TypeAlias = Literal["onnx", "openvino", "torch_export"]
 Precision: TypeAlias = Literal["fp32", "fp16", "int8"]
 ENDINGS: dict[str, str] = {"onnx": ".onnx", "openvino": ".xml", "torch_export": ".pt2"}
-#: Images that int8 measures the range of activations with.
+#: The images at a time that int8 measures the range of activations with.
 CALIBRATION_BATCH = 8
+_ANY_BATCH = ({0: torch.export.Dim("batch")},)
 
 
 def export_model(
@@ -58,8 +59,9 @@ def export_model(
     >>> torch.allclose(open_exported(file)(images), embedder.embed(images), atol=1e-5)
     True
     """
-    _check_choice("format", format, get_args(Format))
-    _check_choice("precision", precision, get_args(Precision))
+    for option, value, choices in (("format", format, get_args(Format)), ("precision", precision, get_args(Precision))):
+        if value not in choices:
+            raise OptionError(f"{opt(option)} is {value!r}; {did_you_mean(value, choices)}")
     path = Path(path)
     if path.suffix != ENDINGS[format]:
         raise OptionError(f"{opt('out')} is {path}; the ending of {format} is {ENDINGS[format]}")
@@ -72,29 +74,38 @@ def export_model(
             raise OptionError(f"{opt('precision', 'int8')} needs images to calibrate it; give some hundred")
     if precision == "fp16":
         embedder = copy.deepcopy(embedder).half()
+    path.parent.mkdir(parents=True, exist_ok=True)
     if format == "torch_export":
-        _export_program(embedder, path)
-    elif format == "onnx" and precision != "int8":
-        export_onnx(embedder, path)
-    else:
-        openvino = need("openvino", extra="openvino", purpose="exporting to OpenVINO") if format == "openvino" else None
-        with TemporaryDirectory() as folder:
-            file = Path(folder, "model.onnx")
-            export_onnx(embedder, file)
-            if precision == "int8":
-                assert calibration is not None
-                file = _quantize(file, calibration)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if openvino is None:
-                path.write_bytes(file.read_bytes())
-            else:
-                model = openvino.convert_model(file)
-                model.set_rt_info(_about(embedder), ["tuplet"])
-                openvino.save_model(model, path, compress_to_fp16=precision == "fp16")
+        with torch.no_grad():
+            program = torch.export.export(_for_export(embedder), (_example(embedder),), dynamic_shapes=_ANY_BATCH)
+        torch.export.save(program, path, extra_files={"tuplet": _about(embedder)})
+        return
+    openvino = need("openvino", extra="openvino", purpose="exporting to OpenVINO") if format == "openvino" else None
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "model.onnx")
+        export_onnx(embedder, file)
+        if calibration is not None and precision == "int8":
+            file = _quantize(file, calibration)
+        if openvino is None:
+            path.write_bytes(file.read_bytes())
+        else:
+            model = openvino.convert_model(file)
+            model.set_rt_info(_about(embedder), ["tuplet"])
+            openvino.save_model(model, path, compress_to_fp16=precision == "fp16")
 
 
 def open_exported(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
-    """Return a function from uint8 images (N, 3, size, size) to embeddings (N, width) that runs an exported file."""
+    """Return a function that runs an exported file.
+
+    Args:
+        path: what `export_model` wrote.
+
+    Returns:
+        A function from uint8 images (N, 3, size, size) to embeddings (N, width), on the CPU.
+
+    Raises:
+        ValueError: the file has another ending.
+    """
     path = Path(path)
     if path.suffix == ".pt2":
         program = torch.export.load(path).module()
@@ -111,24 +122,20 @@ def open_exported(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
     raise ValueError(f"{path} is no exported model; its ending must be one of {', '.join(ENDINGS.values())}")
 
 
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise OptionError(f"{opt(option)} is {value!r}; {did_you_mean(value, choices)}")
-
-
 def _about(embedder: Embedder) -> str:
     return json.dumps({"config": embedder.config.stored(), "fingerprint": embedder.fingerprint()})
 
 
-def _export_program(embedder: Embedder, path: Path) -> None:
-    assert embedder.preprocessing is not None
+def _for_export(embedder: Embedder) -> Embedder:
+    return copy.deepcopy(embedder).cpu().eval()
+
+
+def _example(embedder: Embedder) -> Tensor:
+    """Return an input of an embedder of images."""
+    if embedder.preprocessing is None:
+        raise ValueError("this embedder has no preprocessing, so its input is not known; give example=")
     size = embedder.preprocessing.size
-    network = copy.deepcopy(embedder).cpu().eval()
-    example = torch.zeros(2, 3, size, size, dtype=torch.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with torch.no_grad():
-        program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    torch.export.save(program, path, extra_files={"tuplet": _about(embedder)})
+    return torch.zeros(2, 3, size, size, dtype=torch.uint8)
 
 
 def _quantize(file: Path, images: Tensor) -> Path:
@@ -144,28 +151,29 @@ def _quantize(file: Path, images: Tensor) -> Path:
             return None if batch is None else {"images": batch.numpy()}
 
     quantized = file.with_name("int8.onnx")
-    log = logging.getLogger()
-    with _level(log, logging.ERROR):  # it advises to preprocess the file, which the exporter has done
-        tools.quantize_static(
-            file, quantized, Images(), per_channel=True, op_types_to_quantize=["Conv", "Gemm", "MatMul"]
-        )
+    with _quiet(logging.getLogger()):  # it advises to preprocess the file, which the exporter has done
+        kinds = ["Conv", "Gemm", "MatMul"]
+        tools.quantize_static(file, quantized, Images(), per_channel=True, op_types_to_quantize=kinds)
     return quantized
 
 
-def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch.Tensor | None = None) -> None:
+def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: Tensor | None = None) -> None:
     """Write an .onnx file with the input `images`, the output `embeddings` and any batch size.
 
     The input is uint8 RGB (N, 3, size, size), as `preprocessing.image` returns it; mean and standard deviation are
-    inside. An embedder without preprocessing needs `example`, an input. The metadata holds the configuration and the
-    fingerprint. Needs `pip install 'tuplet[onnx]'`.
+    inside. The metadata holds the configuration and the fingerprint. Needs `pip install 'tuplet[onnx]'`.
+
+    Args:
+        embedder: the embedder; it stays as it is.
+        path: the file.
+        example: an input; an embedder without preprocessing needs one.
+
+    Raises:
+        ValueError: the input is not known, or the weights are bfloat16, which runtimes do not run.
     """
     for package in ("onnx", "onnxscript"):
         need(package, extra="onnx", purpose="exporting to ONNX")
-    if example is None:
-        if embedder.preprocessing is None:
-            raise ValueError("this embedder has no preprocessing, so its input is not known; give example=")
-        size = embedder.preprocessing.size
-        example = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    example = _example(embedder) if example is None else example
     if any(p.dtype == torch.bfloat16 for p in embedder.parameters()):
         raise ValueError(
             "the embedder's weights are torch.bfloat16, which ONNX runtimes do not run; export embedder.float()"
@@ -175,15 +183,14 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give a file in it, such as {path / 'embedder.onnx'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    network = copy.deepcopy(embedder).cpu().eval()
-    with _without_warnings():
+    with _quiet(logging.getLogger("torch.onnx")):  # notes about optional packages and its own deprecated code
         program = torch.onnx.export(
-            network,
+            _for_export(embedder),
             (example.cpu(),),
             dynamo=True,
             input_names=["images"],
             output_names=["embeddings"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=_ANY_BATCH,
             verbose=False,
         )
     assert program is not None
@@ -192,18 +199,13 @@ def export_onnx(embedder: Embedder, path: str | os.PathLike[str], example: torch
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence the exporter's notes about optional packages and its own deprecated code."""
-    with _level(logging.getLogger("torch.onnx"), logging.ERROR), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
-
-
-@contextmanager
-def _level(log: logging.Logger, level: int) -> Iterator[None]:
+def _quiet(log: logging.Logger) -> Iterator[None]:
+    """Silence the warnings of a log, and those about deprecated code."""
     before = log.level
-    log.setLevel(level)
+    log.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         log.setLevel(before)

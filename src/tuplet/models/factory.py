@@ -13,16 +13,16 @@ from torch import Tensor, nn
 import tuplet
 from tuplet.errors import did_you_mean, warn
 from tuplet.models import storage
-from tuplet.models.adapters import OwnModule, own_module
 from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of, timm_model
-from tuplet.models.attention import AttentionEnsemble
 from tuplet.models.backbone import Backbone, weight_dtype
 from tuplet.models.config import Config, Normalize, Pooling
 from tuplet.models.embedder import Embedder
-from tuplet.models.find_weights import architecture_in, find_file
+from tuplet.models.find_weights import find_file
 from tuplet.models.hub import find_model
+from tuplet.models.networks.adapters import OwnModule, own_module
+from tuplet.models.networks.attention import AttentionEnsemble
 from tuplet.models.preprocessing import Preprocessing
-from tuplet.models.weights import differences, fill, read
+from tuplet.models.weights import architecture_in, differences, fill, read
 
 OWN = "own module"
 T = TypeVar("T")
@@ -69,13 +69,18 @@ def create(
         part_weights: a weight for each part, which its vector is multiplied by; equal ones by default.
         **options: the options of the backbone.
 
+    Raises:
+        OptionError: an option is not possible for this backbone, or no weights are at hand for "auto".
+        ValueError: no backbone has this name, or the weights do not fit it.
+        FileNotFoundError: the weights are not on this machine.
+
     >>> embedder = create("resnet50", dim=64, levels="MH")
     >>> embedder.width, embedder.preprocessing.size
     (128, 224)
     """
     if isinstance(architecture, nn.Module):
         name, backbone = OWN, _own(architecture, weights, preprocessing, example, options)
-        prepared, options = backbone.usual, {"channels": backbone.channels}
+        prepared, options = backbone.preprocessing, {"channels": backbone.channels}
     elif not isinstance(architecture, str):
         raise TypeError(f"the architecture is {architecture!r}; give a name, such as 'resnet50', or a module")
     else:
@@ -104,6 +109,9 @@ def pretrained(source: str | os.PathLike[str], **options: Any) -> Embedder:
     Args:
         source: the name of a network, whose best weights at hand are used, or a weights file.
         **options: other arguments of `create`, such as `preprocessing={"size": 336}` or `pooling="mean"`.
+
+    Raises:
+        ValueError: no weights of the network are at hand, or the file fits no network or several.
 
     >>> pretrained("efficientnet_lite0").width
     1280
@@ -143,10 +151,10 @@ def _named(
     """Return the backbone with its weights, and their preprocessing; options that the weights need are added."""
     if weights is None:
         backbone = build(name, options)
-        return backbone, backbone.usual
+        return backbone, backbone.preprocessing
     if weights in ("pretrained", "auto") and name not in ARCHITECTURES:
         backbone = timm_model(name, options, pretrained=True)
-        return backbone, backbone.usual
+        return backbone, backbone.preprocessing
     path, known = find_file(weights, name)
     for option, value in (known.options if known else {}).items():
         if options.setdefault(option, value) != value:
@@ -155,13 +163,13 @@ def _named(
     fill(backbone, read(path), str(path))
     if known is not None:
         return backbone, known.preprocessing
-    if backbone.usual is not None and not complete:
+    usual = backbone.preprocessing
+    if usual is not None and not complete:
         warn(
-            f"the preprocessing of {path} is not known: using what {name} usually has, mean "
-            f"{backbone.usual.mean} and std {backbone.usual.std}; if that is wrong, create the embedder in Python with "
-            "models.create(..., preprocessing=)"
+            f"the preprocessing of {path} is not known: using what {name} usually has, mean {usual.mean} and std "
+            f"{usual.std}; if that is wrong, create the embedder in Python with models.create(..., preprocessing=)"
         )
-    return backbone, backbone.usual
+    return backbone, usual
 
 
 def _assemble(config: Config, backbone: Backbone) -> Embedder:
@@ -171,7 +179,7 @@ def _assemble(config: Config, backbone: Backbone) -> Embedder:
     # Convolutions run up to twice as fast with the channels last.
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's annotations
     # Unused layers get no gradient, and data-parallel training would wait for one.
-    for parameter in backbone.beyond(config.levels):
+    for parameter in backbone.unused_parameters(config.levels):
         parameter.requires_grad_(False)
     return embedder
 

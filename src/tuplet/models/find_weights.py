@@ -11,7 +11,7 @@ import torch
 
 from tuplet.errors import OptionError, OptionTypeError, opt
 from tuplet.extras import need
-from tuplet.models.architectures import ARCHITECTURES
+from tuplet.models.architectures import ALIASES, ARCHITECTURES
 from tuplet.models.known_weights import KNOWN, Known
 
 #: Networks that train on a CPU in acceptable time.
@@ -93,28 +93,13 @@ def find_file(weights: str | os.PathLike[str], architecture: str) -> tuple[Path,
                 f"give the path of a file{', or ' if names else ''}{' or '.join(names)}"
             )
         if architecture in ARCHITECTURES:
-            known = _recognise(path)
+            known = recognise(path)
     if known is not None and known.architecture != architecture:
         raise ValueError(f"{path} holds weights of {known.architecture}, not of {architecture}; use that one")
     return path, known
 
 
-def architecture_in(path: Path) -> str:
-    """Return the network that a file holds: a known file's, or the one that it is named after.
-
-    Raises:
-        ValueError: the file is unknown, and its name does not begin with that of a built-in network.
-    """
-    known = _recognise(path)
-    if found := known.architecture if known else architecture_of(path):
-        return found
-    raise ValueError(
-        f"the network of the weights {path} is not known; rename the file so that it begins with the network's name, "
-        "such as vit_small_patch14_dinov2.safetensors"
-    )
-
-
-def _recognise(path: Path) -> Known | None:
+def recognise(path: Path) -> Known | None:
     """Return the known file that a file is a copy of, by its checksum."""
     checksum = _sha256(path)
     return next((known for known in KNOWN.values() if known.sha256 and checksum.startswith(known.sha256)), None)
@@ -150,25 +135,31 @@ def _known_here() -> Iterator[AtHand]:
 
 def _named_files() -> Iterator[AtHand]:
     """Yield files in the folders that are named after a built-in network, in the order of `models.KNOWN`."""
-    known = list(dict.fromkeys(each.architecture for each in KNOWN.values()))
-    files = {each.file for each in KNOWN.values()}
-    for architecture in [*known, *(name for name in ARCHITECTURES if name not in known)]:
-        for folder in _folders().values():
-            for path in sorted(folder.glob(f"{architecture}*")):
-                if path.suffix in _ENDINGS and path.name not in files and architecture_of(path) == architecture:
-                    yield AtHand(str(path), architecture, str(path))
+    order = list(dict.fromkeys([*(known.architecture for known in KNOWN.values()), *ARCHITECTURES]))
+    published = {known.file for known in KNOWN.values()}
+    found = [
+        (order.index(architecture), architecture, str(path))
+        for folder in _folders().values()
+        for path in sorted(folder.glob("*"))
+        if path.suffix in _ENDINGS and path.name not in published and (architecture := architecture_of(path))
+    ]
+    for _, architecture, path in sorted(found, key=lambda each: each[0]):
+        yield AtHand(path, architecture, path)
 
 
 def architecture_of(path: Path) -> str | None:
-    """Return the network that a file is named after, the longest that fits: as resnet50 in resnet50-a.pth.
+    """Return the network that a file is named after, the longest that fits: resnet50 for resnet50-a.pth.
 
-    >>> architecture_of(Path("vit_small_patch14_dinov2.safetensors")), architecture_of(Path("mine.pth"))
+    >>> architecture_of(Path("dinov2_small-mine.safetensors")), architecture_of(Path("mine.pth"))
     ('vit_small_patch14_dinov2', None)
     """
     if known := next((known for known in KNOWN.values() if known.file == path.name), None):
         return known.architecture
     fits = [name for name in ARCHITECTURES if path.name.startswith((f"{name}.", f"{name}-", f"{name}_"))]
-    return max(fits, key=len, default=None)
+    # Not with a _: vit_small_patch8.pth is no vit_small.
+    fits += [name for name in ALIASES if path.name.startswith((f"{name}.", f"{name}-"))]
+    longest = max(fits, key=len, default=None)
+    return ALIASES.get(longest, longest) if longest else None
 
 
 def _downloads() -> Iterator[AtHand]:

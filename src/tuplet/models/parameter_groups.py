@@ -15,12 +15,18 @@ def param_groups(
     weight_decay: float = 0.0,
     layer_lr_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Return groups for `torch.optim`: the backbone at `lr`, the heads at `lr` · `head_multiplier`.
+    """Return parameter groups for `torch.optim`; frozen parameters and empty groups are left out.
 
-    Biases and the scales of normalisation layers do not decay; frozen parameters and empty groups are left out. Each
-    group has a `name`: "backbone" or "heads", with "/flat" for parameters that do not decay. With `layer_lr_decay`
-    below 1, every layer of the backbone learns at that multiple of the rate of the layer above it, and has groups of
-    its own: "backbone/0" is the lowest.
+    Args:
+        embedder: the embedder.
+        lr: the learning rate of the backbone.
+        head_multiplier: the heads learn at `lr` times this.
+        weight_decay: that of matrices; biases and the scales of normalisation layers do not decay.
+        layer_lr_decay: below 1, every layer of the backbone learns at this multiple of the rate of the layer above it.
+
+    Returns:
+        Groups with a `name`: "backbone" or "heads", with "/flat" for parameters that do not decay. Where layers learn
+        at rates of their own, "backbone/0" is the lowest.
 
     >>> from tuplet import models
     >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1)]

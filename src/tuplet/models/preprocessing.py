@@ -66,6 +66,8 @@ class Preprocessing:
 IMAGENET = Preprocessing(224, 256, "shorter", mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
 #: Google's networks, among them torchvision's GoogLeNet: 0 … 255 becomes −1 … 1.
 INCEPTION = Preprocessing(224, 256, "shorter", mean=(127.5, 127.5, 127.5), std=(127.5, 127.5, 127.5))
+#: Google's vision transformers.
+AUGREG = Preprocessing(224, 248, "shorter", mean=INCEPTION.mean, std=INCEPTION.std)
 #: CLIP, of OpenAI and of OpenCLIP.
 CLIP = Preprocessing(224, 224, "shorter", mean=(122.7709, 116.7460, 104.0937), std=(68.5005, 66.6322, 70.3232))
 #: The EfficientNet-Lite weights.

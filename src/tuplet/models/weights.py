@@ -1,4 +1,4 @@
-"""Weight files: reading them, and loading them into a backbone."""
+"""Weight files: read them, recognise their network, and load them into a backbone."""
 
 import os
 import pickle
@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tuplet.errors import did_you_mean, first_line
-from tuplet.models.architectures import ALIASES, ARCHITECTURES, build
+from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.find_weights import find_file
+from tuplet.models.find_weights import architecture_of, find_file, recognise
 
 
 def read(path: Path) -> State:
@@ -58,19 +58,61 @@ def differences(given: State, wanted: State) -> str:
     return "; ".join(found)
 
 
+def _used(backbone: Backbone, state: State) -> State:
+    """Return the tensors of a file under the names of a backbone, without the classifier and what it ignores."""
+    dropped = (f"{backbone.classifier}.", *backbone.ignored)
+    return {name: value for name, value in backbone.translate(state).items() if not name.startswith(dropped)}
+
+
 def fill(backbone: Backbone, state: State, source: str) -> None:
     """Copy tensors into a backbone, converted to its types; raise ValueError where they do not match."""
-    dropped = (f"{backbone.classifier}.", *backbone.ignored)
-    given = {name: value for name, value in backbone.translate(state).items() if not name.startswith(dropped)}
+    given = _used(backbone, state)
     if found := differences(given, backbone.state_dict()):
         raise ValueError(f"{source} does not fit {type(backbone).__name__}: {found}; give weights of this network")
     backbone.load_state_dict(given, strict=False)
 
 
+def architecture_in(path: Path) -> str:
+    """Return the network that a file holds: that of a known file, the one in its name, or the one that its tensors fit.
+
+    Raises:
+        ValueError: the tensors fit no built-in network, or several.
+    """
+    known = recognise(path)
+    if name := known.architecture if known else architecture_of(path):
+        return name
+    state = read(path)
+    fits = [name for name in ARCHITECTURES if _fits(name, state)]
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise ValueError(f"{path} fits {' and '.join(fits)}; rename it so that it begins with one of them")
+    raise ValueError(
+        f"{path} fits no built-in network; give weights of one, or rename the file so that it begins with its network, "
+        "whose error then names the tensors that differ: see models.ARCHITECTURES"
+    )
+
+
+def _fits(architecture: str, state: State) -> bool:
+    if any(option.default is option.empty for option in options_of(architecture).values()):
+        return False
+    with torch.device("meta"):
+        backbone = ARCHITECTURES[architecture]()
+    try:
+        return not differences(_used(backbone, state), backbone.state_dict())
+    except (KeyError, RuntimeError):  # names of this network for tensors of other shapes
+        return False
+
+
 def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
     """Return the linear classifier of published weights: mean-pooled features (N, C) to logits (N, classes).
 
-    `weights` are as for `models.create`; a file without a classifier is a ValueError.
+    Args:
+        architecture: the name of a built-in backbone.
+        weights: as for `models.create`.
+
+    Raises:
+        ValueError: there is no such backbone, or the file has no classifier.
     """
     architecture = ALIASES.get(architecture, architecture)
     if architecture not in ARCHITECTURES:

@@ -12,10 +12,9 @@ from PIL import Image
 
 from tuplet import data
 from tuplet.data.dataset import crop_box
-from tuplet.data.files import Files, Location, Slice, read_bytes
-from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.files import IMAGE_ENDINGS, Files, Location, Slice, read_bytes
+from tuplet.data.readers.webdataset import is_webdataset
 from tuplet.data.sources import TAR_ENDINGS
-from tuplet.data.webdataset import is_webdataset
 from tuplet.images.decode import read_image
 from tuplet.search.inputs import is_json
 

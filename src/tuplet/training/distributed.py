@@ -152,7 +152,7 @@ class World:
         if not self.is_distributed or not any(p.requires_grad for p in network.parameters()):
             return network, nullcontext
         # Searching for unused parameters costs time in every step, so only backbones that may have some do it.
-        unused = network.backbone.hides_unread(network.config.levels)
+        unused = network.backbone.may_hide_unused(network.config.levels)
         parallel = nn.parallel.DistributedDataParallel(
             network, device_ids=self.gpus or None, find_unused_parameters=unused
         )

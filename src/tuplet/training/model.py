@@ -76,7 +76,7 @@ def _copy(model: Embedder, settings: Settings) -> Embedder:
         )
     embedder = copy.deepcopy(model)
     # An embedder from `select` has layers above its levels. Data-parallel training would wait for their gradients.
-    for parameter in embedder.backbone.beyond(embedder.config.levels):
+    for parameter in embedder.backbone.unused_parameters(embedder.config.levels):
         parameter.requires_grad_(False)
     return embedder
 

@@ -105,7 +105,7 @@ class TimmModel(Backbone):
         info = dict(self.model.pretrained_cfg)
         if "img_size" in options:
             info["input_size"] = (3, options["img_size"], options["img_size"])
-        self.usual = timm_preprocessing(info)
+        self.preprocessing = timm_preprocessing(info)
         first = info["classifier"] if isinstance(info["classifier"], str) else info["classifier"][0]
         self.classifier = f"model.{first}"
         with evaluating(self.model), torch.no_grad():

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 
 from tuplet.data.dataset import Dataset, ListedPairs
-from tuplet.data.files import Files
-from tuplet.data.folders import IMAGE_ENDINGS
+from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.errors import warn
 
 #: The lists of pairs: of the test in ten folds, and of development.

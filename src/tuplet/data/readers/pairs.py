@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from tuplet.data.columns import Table
 from tuplet.data.dataset import Dataset, ListedPairs
 from tuplet.data.files import Location
+from tuplet.data.readers.columns import Table
 from tuplet.errors import warn
 
 PAIR_ROLES = ("a", "b", "same", "split")

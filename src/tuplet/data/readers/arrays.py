@@ -1,13 +1,15 @@
-"""Datasets of arrays in memory, and of feature vectors in files."""
+"""Datasets of Python objects (arrays, torch datasets), and of feature vectors in files."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from tuplet.data.dataset import Dataset
 from tuplet.errors import first_line
 from tuplet.labels import label_array
+from tuplet.progress import track
 
 Array = np.ndarray | Tensor
 #: Numbers, or names.
@@ -25,15 +28,19 @@ def from_images(
     images: Array,
     labels: Labels,
     class_names: Sequence[str] | None = None,
-    splits: Sequence[str] | None = None,
+    splits: Iterable[str] | None = None,
 ) -> Dataset:
     """Make a dataset of images in memory.
 
     Args:
         images: uint8, grey (N, H, W), or RGB with the channels second or last.
         labels: integers or names.
-        class_names: names for integer labels.
+        class_names: names for integer labels, which then count from 0.
         splits: the split of each example, such as "train" and "test".
+
+    Raises:
+        TypeError: the images are not uint8, or the labels neither integers nor names.
+        ValueError: the shapes do not agree.
 
     >>> from_images(np.zeros((2, 28, 28), np.uint8), [0, 1])
     Dataset(2 images, 2 classes)
@@ -55,11 +62,18 @@ def from_features(
     features: Array,
     labels: Labels,
     class_names: Sequence[str] | None = None,
-    splits: Sequence[str] | None = None,
+    splits: Iterable[str] | None = None,
 ) -> Dataset:
-    """Make a dataset of precomputed feature vectors (N, d), for training an embedding on them.
+    """Make a dataset of precomputed feature vectors, for training an embedding on them.
 
-    The other arguments are those of `from_images`.
+    Args:
+        features: floats (N, d).
+        labels: integers or names.
+        class_names: names for integer labels, which then count from 0.
+        splits: the split of each example, such as "train" and "test".
+
+    Raises:
+        ValueError: the shapes do not agree, or a vector is not finite.
 
     >>> from_features(np.zeros((4, 16), np.float32), ["bee", "bee", "ant", "ant"]).class_names
     ('ant', 'bee')
@@ -73,6 +87,86 @@ def from_features(
         raise ValueError(f"row {row} of the features is not finite in float32; remove it or compute it again")
     numbers, names = numbered(labels, class_names)
     return Dataset(numbers, names, features=vectors, splits=None if splits is None else tuple(splits))
+
+
+def from_torch(dataset: Any, splits: Iterable[str] | None = None) -> Dataset:
+    """Make a dataset of a `torch.utils.data.Dataset` whose items are (image or tensor, label).
+
+    Images are PIL images or tensors (3, H, W), uint8 or floats from 0 to 1, of any size; they are read again when they
+    are needed, and what the dataset does to them happens then. Tensors (d,) are feature vectors. Labels are integers or
+    names. The attributes `targets` and `classes` that torchvision's datasets have give labels and class names without
+    reading an image.
+
+    Args:
+        dataset: the torch dataset; it must have a length.
+        splits: the split of each item, such as "train" and "test".
+
+    >>> vectors = torch.utils.data.TensorDataset(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    >>> from_torch(vectors)
+    Dataset(4 feature vectors, 2 classes)
+    """
+    kind, count = type(dataset).__name__, len(dataset)
+    if not count:
+        raise ValueError(f"the {kind} is empty; give one with items")
+    try:
+        first, _ = dataset[0]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"an item of the {kind} is no pair (image or tensor, label)") from error
+    if isinstance(first, Tensor | np.ndarray) and first.ndim == 1:
+        vectors, labels = zip(*(dataset[i] for i in range(count)), strict=True)
+        return from_features(torch.stack([torch.as_tensor(v) for v in vectors]), _plain(labels), splits=splits)
+    targets, classes = getattr(dataset, "targets", None), getattr(dataset, "classes", None)
+    if targets is None or len(targets) != count:
+        targets = _plain(dataset[i][1] for i in track(range(count), "reading labels"))
+    are_names = label_array(targets, names=True).dtype.kind == "U"
+    numbers, names = numbered(targets, None if classes is None or are_names else [str(name) for name in classes])
+    images = [Item(dataset, i) for i in range(count)]
+    return Dataset(numbers, names, images=images, splits=None if splits is None else tuple(splits))
+
+
+def _plain(labels: Iterable[Any]) -> list[Any]:
+    """Return labels as Python's numbers and text."""
+    return [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
+
+
+def _pixels(value: Any, name: str) -> np.ndarray:
+    """Return an image of a torch dataset as uint8 (H, W, 3)."""
+    pixels = torch.as_tensor(value)
+    if pixels.ndim == 2:
+        pixels = pixels[None]
+    if pixels.ndim == 3 and pixels.shape[0] not in (1, 3) and pixels.shape[2] in (1, 3):
+        pixels = pixels.permute(2, 0, 1)
+    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+        raise ValueError(f"{name} is a tensor of shape {tuple(pixels.shape)}; images are (3, H, W)")
+    if pixels.is_floating_point():
+        if float(pixels.min()) < 0 or float(pixels.max()) > 1:
+            raise ValueError(
+                f"{name} has floats from {float(pixels.min()):g} to {float(pixels.max()):g}; give uint8, or floats "
+                "from 0 to 1, without a mean subtracted"
+            )
+        pixels = (pixels * 255).round()
+    return pixels.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+
+
+@dataclass(frozen=True)
+class Item:
+    """The image of an item of a torch dataset, read when it is needed."""
+
+    dataset: Any
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name of the item."""
+        return f"{type(self.dataset).__name__}/{self.index}"
+
+    def __str__(self) -> str:
+        return f"number {self.index} of the {type(self.dataset).__name__}"
+
+    def read(self) -> Image.Image:
+        """Return the image."""
+        value = self.dataset[self.index][0]
+        return value if isinstance(value, Image.Image) else Image.fromarray(_pixels(value, str(self)))
 
 
 def features_file(path: Path) -> Dataset:
@@ -96,9 +190,7 @@ def features_file(path: Path) -> Dataset:
             raise ValueError(f"{path} has no entry {name!r}, its entries are {have}; name them features and labels")
     names = _class_names(path) if path.suffix.lower() == ".safetensors" else None
     splits = entries.get("splits")
-    dataset = from_features(
-        entries[vectors], entries["labels"], names, None if splits is None else [str(split) for split in splits]
-    )
+    dataset = from_features(entries[vectors], entries["labels"], names, None if splits is None else map(str, splits))
     if not len(dataset):
         raise ValueError(f"{path} has no vectors: its {vectors} are {tuple(entries[vectors].shape)}; save it again")
     return dataset

@@ -46,7 +46,7 @@ class ResNet50(Backbone):
     {'L': 512, 'M': 1024, 'H': 2048}
     """
 
-    usual = IMAGENET
+    preprocessing = IMAGENET
 
     def __init__(self, strides: Strides = "v1.5") -> None:
         super().__init__()

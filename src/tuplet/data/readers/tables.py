@@ -7,18 +7,18 @@ import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tuplet.data.arrow import count_rows, read_arrow
-from tuplet.data.columns import ROLES, Table, dataset_of
+from tuplet.data.arrow import read_arrow
 from tuplet.data.dataset import Dataset
 from tuplet.data.files import Cell, Files, Location
-from tuplet.data.folders import SPLIT_FOLDERS
-from tuplet.data.pairs import is_pairs, read_pairs_table
+from tuplet.data.readers.columns import ROLES, Table, dataset_of
+from tuplet.data.readers.folders import split_in
+from tuplet.data.readers.pairs import is_pairs, read_pairs_table
 from tuplet.errors import OptionError, opt
 
 TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
@@ -29,7 +29,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
 
     Paths are relative to the table's folder, or lie inside tars beside it whose names begin with the table's name:
     those of `birds.csv` in `birds_1.tar`. The column image holds the bytes of the files instead, as Hugging Face's
-    datasets do. `tuplet.data.columns` says what the other columns are.
+    datasets do. `tuplet.data.readers.columns` says what the other columns are.
 
     Args:
         path: the table, or the folder.
@@ -43,8 +43,8 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         return read_pairs_table(table, columns, lambda paths: _located(path, paths, table))
     table = table.with_roles(columns)
     if "image" in table and not isinstance(table["image"][0], Cell):  # a column of paths that is called image
-        roles = {role: name for role, name in table.roles.items() if role != "image"}
-        table = replace(table, roles={"path": table.roles["image"], **roles})
+        roles = dict(table.roles)
+        table = replace(table, roles={"path": roles.pop("image"), **roles})
     if "path" not in table and "image" not in table:
         needed = ["path"] if pattern or "label" in table or "labels" in table else ["path", "label"]
         raise _no_column(table, *needed)
@@ -55,7 +55,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         table = replace(found, roles={**found.roles, "path": table.roles["path"]})
     if "label" not in table and "labels" not in table:
         raise _no_column(table, "label")
-    if "image" in table and isinstance(table["image"][0], Cell):
+    if "image" in table:
         return dataset_of(table, list(table["image"]))
     paths = list(map(str, table["path"]))
     # The columns are checked first: that takes less time than looking for the files.
@@ -65,26 +65,17 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
 def _no_column(table: Table, *names: str) -> OptionError:
     """Return the error about columns that are missing, with the first columns that may be meant."""
     others = [column for column in table.columns if column not in ROLES] or list(names[:1])
+    listed = ", ".join([*table.columns][:20]) + (", …" if len(table.columns) > 20 else "")
     return OptionError(
-        f"{table.source} has no column {names[0]!r}; its columns are {_first(table.columns)}: rename one, or give "
+        f"{table.source} has no column {names[0]!r}; its columns are {listed}: rename one, or give "
         f"{opt('columns', dict(zip(names, others, strict=False)))}"
     )
-
-
-def _first(names: Iterable[str], count: int = 20) -> str:
-    """List the first of some names.
-
-    >>> _first(["a", "b", "c"], 2)
-    'a, b, …'
-    """
-    names = list(names)
-    return ", ".join([*names[:count], *(["…"] if len(names) > count else [])])
 
 
 def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
     r"""Add the named groups of a regular expression, found in each name, as columns.
 
-    >>> from tuplet.data.columns import Table
+    >>> from tuplet.data.readers.columns import Table
     >>> names = ["0002_c1s1.jpg", "0007_c3s1.jpg"]
     >>> found = match_pattern(Table("photos", {"path": names}, str), names, r"(?P<label>\d+)_c(?P<camera>\d)")
     >>> found.columns["label"], found.columns["camera"]
@@ -180,12 +171,11 @@ def _arrow(path: Path) -> Table:
 
 
 def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
-    table, images = read_arrow(str(file))
+    table, images, count = read_arrow(str(file))
     known = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
     features = known.get("info", {}).get("features", {})
-    rows = range(count_rows(str(file)))
     columns: dict[str, list[Any]] = {
-        "image" if name == "img" else name: [Cell(str(file), name, row) for row in rows] for name in images
+        "image" if name == "img" else name: [Cell(str(file), name, row) for row in range(count)] for name in images
     }
     for name in table.column_names:
         values = table.column(name).to_pylist()
@@ -194,10 +184,9 @@ def _one_arrow(file: Path, path: Path) -> dict[str, list[Any]]:
         if names := features.get(name, {}).get("names"):
             values = [None if v is None or v < 0 else names[v] for v in values]
         columns[name] = values
-    words = re.split(r"[^a-z]+", str(file.relative_to(path)).lower()) if file != path else []
-    split = next((word for word in words if word in SPLIT_FOLDERS), None)
+    split = None if file == path else split_in(str(file.relative_to(path)))
     if split and "split" not in columns:
-        columns["split"] = [split] * len(rows)
+        columns["split"] = [split] * count
     return columns
 
 

@@ -1,5 +1,6 @@
 """Class folders, on disk or in a tar."""
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -8,11 +9,17 @@ from tuplet.data.dataset import Dataset
 from tuplet.data.files import Files
 from tuplet.errors import OptionError, opt, warn
 
-#: Files with other endings are ignored.
-IMAGE_ENDINGS = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".bmp", ".gif", ".tif", ".tiff"),
-)
-SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test", "query", "gallery")
+#: The names of splits: of folders on top, and of words in the names of tars and tables.
+SPLITS = ("train", "val", "valid", "validation", "test", "query", "gallery")
+
+
+def split_in(name: str) -> str | None:
+    """Return the split that a word in the name of a file or of its folders is.
+
+    >>> split_in("birds/Train-00000-of-00001.parquet"), split_in("trainers.tar")
+    ('train', None)
+    """
+    return next((word for word in re.split(r"[^a-z]+", name.lower()) if word in SPLITS), None)
 
 
 def class_folders(files: Files) -> Dataset:
@@ -22,13 +29,12 @@ def class_folders(files: Files) -> Dataset:
     is the whole path of the folder, so `latin/a` and `greek/a` are two classes. Images that lie in no folder are
     ignored, with a warning that counts them.
     """
-    names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
-    if not names:
+    if not files.images:
         others = next((f", only files such as {name}" for name in files), "")
         raise ValueError(
             f"{files.source} holds no images{others}; expected one folder per class with files such as 1.jpg"
         )
-    names = _leave_out_strays(names, files.source)
+    names = _leave_out_strays(files.images, files.source)
     # Folders are looked at once, not once for each of their files: there may be a million of those.
     paths = [name.rpartition("/")[0] for name in names]
     folders = dict.fromkeys(paths)
@@ -76,7 +82,7 @@ def _splits(parts: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
 
 
 def _in_split(folders: Sequence[str]) -> bool:
-    return len(folders) > 1 and folders[0].lower() in SPLIT_FOLDERS
+    return len(folders) > 1 and folders[0].lower() in SPLITS
 
 
 def _warn_of_ignored_splits(source: str, parts: Sequence[Sequence[str]]) -> None:

@@ -108,7 +108,7 @@ class EfficientNetLite0(Backbone):
     {'L': 40, 'M': 112, 'H': 1280}
     """
 
-    usual = LITE
+    preprocessing = LITE
     classifier = "classifier"
     #: Factors of the widths and depths.
     scales = 1.0, 1.0
@@ -159,7 +159,7 @@ class EfficientNetLite0(Backbone):
 class EfficientNetLite1(EfficientNetLite0):
     """Lite0 with more blocks, for images of 240 pixels."""
 
-    usual = LITE.at(240)
+    preprocessing = LITE.at(240)
     scales = 1.0, 1.1
 
 
@@ -170,5 +170,5 @@ class EfficientNetLite2(EfficientNetLite0):
     {'L': 48, 'M': 120, 'H': 1280}
     """
 
-    usual = LITE.at(260)
+    preprocessing = LITE.at(260)
     scales = 1.1, 1.2

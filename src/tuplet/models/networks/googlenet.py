@@ -50,7 +50,7 @@ class GoogLeNet(Backbone):
     {'L': 480, 'M': 832, 'H': 1024}
     """
 
-    usual = INCEPTION
+    preprocessing = INCEPTION
     ignored = ("aux1.", "aux2.")
 
     def __init__(self, ends: Sequence[str] = ("inception3b", "inception4e", "inception5b")) -> None:

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tuplet.errors import OptionError, opt
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.preprocessing import CLIP, IMAGENET, INCEPTION, Preprocessing
-from tuplet.models.transformer_names import timm_names
+from tuplet.models.networks.transformer_names import timm_names
+from tuplet.models.preprocessing import AUGREG, CLIP, IMAGENET, Preprocessing
 
 Activation: TypeAlias = Literal["gelu", "quick_gelu", "swiglu"]
 
@@ -170,7 +170,7 @@ class VisionTransformer(Backbone):
         pre_norm: whether tokens are normalised before the first block, as in CLIP.
         projection: width of the linear layer after the last block, as in CLIP; None for no layer.
         eps: that of the normalisations.
-        usual: preprocessing of the published weights.
+        preprocessing: that of the published weights, at their size.
 
     >>> VisionTransformer(patch=16, width=192, depth=12, heads=3).channels
     {'L': 192, 'M': 192, 'H': 192}
@@ -194,7 +194,7 @@ class VisionTransformer(Backbone):
         pre_norm: bool = False,
         projection: int | None = None,
         eps: float = 1e-6,
-        usual: Preprocessing = IMAGENET,
+        preprocessing: Preprocessing = IMAGENET,
     ) -> None:
         super().__init__()
         self.stem = Stem(size, patch, width, registers, pre_norm, eps)
@@ -202,7 +202,7 @@ class VisionTransformer(Backbone):
         self.blocks = nn.Sequential(*(Block(width, heads, hidden, activation, layer_scale, eps) for _ in range(depth)))
         self.norm = nn.LayerNorm(width, eps=eps)
         self.projection = nn.Identity() if projection is None else nn.Linear(width, projection, bias=False)
-        self.registers, self.depth, self.usual = registers, depth, usual.at(size)
+        self.registers, self.depth, self.preprocessing = registers, depth, preprocessing.at(size)
         self.channels = {"L": width, "M": width, "H": projection or width}
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -264,7 +264,7 @@ _WIDTHS: dict[str, dict[str, int]] = {
     "large": {"width": 1024, "depth": 24, "heads": 16},
     "giant": {"width": 1536, "depth": 40, "heads": 24},
 }
-_AUGREG = Preprocessing(224, 248, "shorter", INCEPTION.mean, INCEPTION.std)
+_CLIP = {"pre_norm": True, "eps": 1e-5, "preprocessing": CLIP}
 
 
 def _configs() -> dict[str, dict[str, Any]]:
@@ -273,7 +273,7 @@ def _configs() -> dict[str, dict[str, Any]]:
         *(("tiny", 16), ("small", 16), ("small", 32)),
         *(("base", 8), ("base", 16), ("base", 32), ("large", 16)),
     ):
-        configs[f"vit_{size}_patch{patch}_224"] = {"patch": patch, **_WIDTHS[size], "usual": _AUGREG}
+        configs[f"vit_{size}_patch{patch}_224"] = {"patch": patch, **_WIDTHS[size], "preprocessing": AUGREG}
     for size, patch in (("small", 8), ("small", 16), ("base", 8), ("base", 16)):
         configs[f"vit_{size}_patch{patch}_224.dino"] = {"patch": patch, **_WIDTHS[size]}
     for size in ("small", "base", "large", "giant"):
@@ -282,7 +282,7 @@ def _configs() -> dict[str, dict[str, Any]]:
         configs[f"vit_{size}_patch14_dinov2"] = dinov2
         configs[f"vit_{size}_patch14_reg4_dinov2"] = {**dinov2, "registers": 4}
     for size, patch, projection in (("base", 32, 512), ("base", 16, 512), ("large", 14, 768)):
-        clip = {"patch": patch, **_WIDTHS[size], "pre_norm": True, "projection": projection, "eps": 1e-5, "usual": CLIP}
+        clip = {**_CLIP, "patch": patch, **_WIDTHS[size], "projection": projection}
         configs[f"vit_{size}_patch{patch}_clip_224"] = clip
         configs[f"vit_{size}_patch{patch}_clip_quickgelu_224"] = {**clip, "activation": "quick_gelu"}
     return configs

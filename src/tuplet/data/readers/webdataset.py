@@ -1,15 +1,14 @@
 """WebDataset: tars in which the files of one sample share a name, `0001.jpg`, `0001.cls`, `0001.json`."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuplet.data.columns import Table, dataset_of
 from tuplet.data.dataset import Dataset
-from tuplet.data.files import Files, Location
-from tuplet.data.folders import IMAGE_ENDINGS, SPLIT_FOLDERS
+from tuplet.data.files import IMAGE_ENDINGS, Files, Location
+from tuplet.data.readers.columns import Table, dataset_of
+from tuplet.data.readers.folders import split_in
 from tuplet.errors import warn
 
 #: The endings of the files that describe an image.
@@ -37,9 +36,8 @@ def read_webdataset(tars: Sequence[Files], columns: Mapping[str, str] | None = N
         for name in tar:
             key, ending = _parts(name)
             samples.setdefault(key, {})[ending] = name
-        words = re.split(r"[^a-z]+", Path(tar.source).stem.lower())
-        named = [word for word in words if word in SPLIT_FOLDERS]
-        split = {"split": named[0]} if named else {}
+        named = split_in(Path(tar.source).stem)
+        split = {"split": named} if named else {}
         without = [key for key, own in samples.items() if not any(map(_is_image, own))]
         if without:
             warn(f"{len(without):,} samples of {tar.source} have no image and are left out, first {without[0]}")

@@ -84,7 +84,7 @@ class BNInception(Backbone):
     {'L': 576, 'M': 1056, 'H': 1024}
     """
 
-    usual = BN_INCEPTION
+    preprocessing = BN_INCEPTION
     classifier = "last_linear"
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Two small networks: a convolutional one for small images, and a multi-layer perceptron for feature vectors."""
+"""Small networks: two convolutional ones, for small images and for faces, and an MLP for feature vectors."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from tuplet.errors import OptionError, opt
 from tuplet.models.backbone import Backbone
 from tuplet.models.preprocessing import Preprocessing
+
+#: The widths of the two convolutions of each block of CASIA's network.
+CASIA_WIDTHS = ((32, 64), (64, 128), (96, 192), (128, 256), (160, 320))
 
 
 class ConvNet(Backbone):
@@ -29,7 +32,7 @@ class ConvNet(Backbone):
                 "channels"
             )
         self.size = size
-        self.usual = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
+        self.preprocessing = Preprocessing(size, size, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
         self.layers = nn.Sequential(
             *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
             *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -49,6 +52,37 @@ class ConvNet(Backbone):
                 f"resize them, or create it with its own option 'size' ({opt('model_options')} in training)"
             )
         return super().forward(images, levels)
+
+
+class CasiaNet(Backbone):
+    """Yi et al. 2014: ten 3×3 convolutions in five blocks, with max-pooling between; levels: blocks 3, 4 and 5.
+
+    It takes images of 100 × 100 pixels, grey (`channels=1`) or RGB (`channels=3`); other sizes pass too. The mean
+    of the last map, 320 numbers, is the authors' representation: `models.create("casianet", dim=None)`. The last
+    convolution has no ReLU, as theirs is said to have none. Their dropout is not known; there is none here.
+
+    >>> CasiaNet().channels
+    {'L': 192, 'M': 256, 'H': 320}
+    """
+
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        if channels not in (1, 3):
+            raise ValueError(f"channels is {channels!r}; casianet takes 1, grey, or 3, RGB")
+        self.preprocessing = Preprocessing(100, 100, "square", mean=(127.5,) * channels, std=(127.5,) * channels)
+        inputs = channels
+        for k, (first, second) in enumerate(CASIA_WIDTHS, start=1):
+            block = [nn.Conv2d(inputs, first, 3, padding=1), nn.ReLU(), nn.Conv2d(first, second, 3, padding=1)]
+            if k < len(CASIA_WIDTHS):
+                block += [nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+            self.add_module(f"block{k}", nn.Sequential(*block))
+            inputs = second
+        self.channels = {"L": 192, "M": 256, "H": 320}
+
+    def stages(self) -> list[tuple[str, nn.Module]]:
+        """Return the five blocks."""
+        levels = ("", "", "L", "M", "H")
+        return [(level, self.get_submodule(f"block{k}")) for k, level in enumerate(levels, start=1)]
 
 
 class MLP(Backbone):

@@ -59,7 +59,7 @@ class Table:
         return values
 
     def with_roles(self, given: Mapping[str, str] | None, known: Sequence[str] = ROLES) -> "Table":
-        """Find the column of each role: the one that is called so, or another, {"label": "species"}.
+        """Find the column of each role: the one with its name, or the one that is given, {"label": "species"}.
 
         An empty name, {"width": ""}, leaves a role out; the column of that name is then metadata.
         """

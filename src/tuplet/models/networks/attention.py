@@ -32,7 +32,7 @@ class AttentionEnsemble(Backbone):
         if "L" not in levels or "M" not in levels:
             raise ValueError("attention needs a backbone with stages and the levels L and M, such as googlenet")
         self.backbone, self.copies = backbone, masks
-        self.usual, self.channels = backbone.usual, {"H": backbone.channels["H"]}
+        self.preprocessing, self.channels = backbone.preprocessing, {"H": backbone.channels["H"]}
         self.trunk = levels.index("L") + 1
         while not any(True for _ in backbone.stages()[self.trunk][1].parameters()):
             self.trunk += 1
@@ -59,7 +59,7 @@ class AttentionEnsemble(Backbone):
         seen = [shared * mask for mask in masks.sigmoid().chunk(self.copies, 1)]
         return {"H": _run(stages[self.trunk :], torch.stack(seen, 1).flatten(0, 1))}
 
-    def beyond(self, levels: str) -> Iterator[nn.Parameter]:
+    def unused_parameters(self, levels: str) -> Iterator[nn.Parameter]:
         """Yield nothing: every layer is used."""
         yield from ()
 

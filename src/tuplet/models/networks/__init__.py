@@ -1,0 +1,1 @@
+"""The networks, and adapters of modules from elsewhere. `models.ARCHITECTURES` lists them by name."""
