@@ -10,7 +10,7 @@ from torch import Tensor
 from tuplet.embedding.pipeline import embed_chunks
 from tuplet.progress import track
 from tuplet.search.base import Searchable
-from tuplet.search.images import prepare
+from tuplet.search.inputs import decode
 from tuplet.search.listing import FileRecord, ListedImage
 
 #: The number of vectors from which an approximate index is worth building.
@@ -93,8 +93,8 @@ def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = Fa
 
     def read(image: ListedImage) -> tuple[Tensor, tuple[bytes, FileRecord | None]]:
         picture, record = image.read()
-        ready = prepare(picture, embedder, image.aspect)
-        return ready.pixels, (ready.thumbnail, record)
+        pixels, thumbnail = decode(picture, embedder, image.aspect)
+        return pixels, (thumbnail, record)
 
     with index.writing():
         changes = find_changes(index, images, sync)

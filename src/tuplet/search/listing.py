@@ -16,12 +16,13 @@ from tuplet.data.files import Files, Location, Slice, read_bytes
 from tuplet.data.folders import IMAGE_ENDINGS
 from tuplet.data.sources import TAR_ENDINGS
 from tuplet.data.webdataset import is_webdataset
-from tuplet.images.decode import read_image
+from tuplet.errors import first_line
+from tuplet.images.decode import UnreadableImageError, read_image
 from tuplet.search.inputs import is_json
 
 
 class FileRecord(TypedDict):
-    """What the metadata of an image say of its file, under the key `file`: enough to open it and to see a change."""
+    """The file of an image, in its metadata under the key `file`: enough to open it and to notice a change."""
 
     source: str  # the folder, tar or table that was indexed, and its split after a #
     path: str
@@ -51,9 +52,9 @@ class ListedImage:
         try:
             size, modified = _stat(self.origin)
             content = read_bytes(self.origin)
-        except OSError:
-            read_image(self.path)  # raises the error that names the image
-            raise
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            raise UnreadableImageError(f"image {self.path} cannot be read: {reason}") from error
         image = read_image(content, name=self.path)
         if self.box is not None:
             image = crop_box(image, self.box, self.path)
@@ -71,11 +72,11 @@ class ListedImage:
             return False
         try:
             size, modified = _stat(self.origin)
+            if size == record.get("size"):
+                return modified != record.get("modified") and zlib.crc32(read_bytes(self.origin)) != record.get("crc32")
         except OSError:
-            return False  # a broken link; reading it again would not help
-        if size != record.get("size"):
-            return True
-        return modified != record.get("modified") and zlib.crc32(read_bytes(self.origin)) != record.get("crc32")
+            pass  # `read` will say why
+        return True
 
 
 def _stat(origin: Location) -> tuple[int, int]:
@@ -142,12 +143,9 @@ def _id(found: data.Dataset, row: int, base: Path) -> str:
     if given is not None and given[row] is not None:
         return str(given[row])
     assert isinstance(found.images, list)
-    name = _text(_name(found.images[row], base))
+    place = found.images[row]
+    name = _text(os.path.relpath(place, base) if isinstance(place, str) else place.name)
     return name if found.boxes is None else f"{name}#{','.join(f'{side:g}' for side in found.boxes[row].tolist())}"
-
-
-def _name(location: Location, base: Path) -> str:
-    return os.path.relpath(location, base) if isinstance(location, str) else location.name
 
 
 def _text(name: str) -> str:
