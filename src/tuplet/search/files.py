@@ -128,7 +128,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
-    """Return the manifest of a parsed `index.json`; ValueError, KeyError or TypeError if a value cannot be."""
+    """Return the manifest of a parsed `index.json`; ValueError, KeyError or TypeError if a value is impossible."""
     built = content.pop("approximate")
     del content["format"], content["checksum"]
     manifest = Manifest(**content, approximate=None if built is None else Approximate(**built))
@@ -163,7 +163,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Raise FileExistsError if a folder without an index holds other files than a killed creation leaves."""
+    """Raise FileExistsError if a folder is no index and holds files that a killed `create` does not leave."""
     own = (LOCK, MODEL, f"{MANIFEST}.part")
     others = sorted(path.name for path in folder.iterdir() if path.name not in own)
     if others and not (folder / MANIFEST).exists():
@@ -215,7 +215,7 @@ class CheckedFile:
         remedy: str = "restore it from a copy",
         earlier: "CheckedFile | None" = None,
     ) -> None:
-        """Read or map the file. What an `earlier` state of it has read or checked is not read or checked again."""
+        """Read or map the file, and reuse what an `earlier` state of it has read or checked."""
         self.path, self.size, self.crc32, self._remedy = path, size, crc32, remedy
         self.is_damaged = False
         #: The length and the CRC-32 of the part that was checked.
@@ -286,7 +286,7 @@ def checksum(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def writer_lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of the folder; BlockingIOError if another process is. The lock ends with the process.
+    """Hold the lock of a folder's only writer; BlockingIOError if another process has it. It ends with the process.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

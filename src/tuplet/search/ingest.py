@@ -19,7 +19,7 @@ LARGE = 1_000_000
 
 @dataclass(frozen=True)
 class Changes:
-    """What an index lacks of its images: new ones, changed ones, and the ids of those that are gone."""
+    """The difference of an index and its images: new ones, changed ones, and the ids of those that are gone."""
 
     new: list[ListedImage]
     changed: list[ListedImage]
@@ -66,7 +66,7 @@ def find_changes(index: Searchable | None, images: Sequence[ListedImage], sync: 
     for id, image in track(listed.items(), "comparing", total=len(listed)):
         if id not in stored:
             new.append(image)
-        elif _without_file(stored[id]) != image.metadata or image.differs(file_of(stored[id])):
+        elif without_file(stored[id]) != image.metadata or image.differs(file_of(stored[id])):
             changed.append(image)
     sources = {image.source for image in images}
     deleted = [id for id, metadata in stored.items() if id not in listed and file_of(metadata).get("source") in sources]
@@ -81,6 +81,11 @@ def file_of(metadata: Any) -> dict[str, Any]:
     """
     record = metadata.get("file")
     return record if isinstance(record, dict) else {}
+
+
+def without_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without the record of the file."""
+    return {name: value for name, value in metadata.items() if name != "file"}
 
 
 def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = False) -> IngestReport:
@@ -118,7 +123,3 @@ def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = Fa
 
 def _metadata(image: ListedImage, record: FileRecord | None) -> dict[str, Any]:
     return {**image.metadata, **({} if record is None else {"file": record})}
-
-
-def _without_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name != "file"}

@@ -63,7 +63,7 @@ class ListedImage:
 
     @property
     def path(self) -> str:
-        """The path of the file; for one in a tar or a table that of the tar and its name inside."""
+        """The path of the file; for one in a tar or a table, the path of that and the name inside."""
         return str(self.origin)
 
     def differs(self, record: Mapping[str, object]) -> bool:

@@ -27,7 +27,7 @@ def id_hash(id: str) -> int:
 
 
 def encode_items(items: Items, manifest: Manifest) -> dict[str, Any]:
-    """Return what new items append to each file of an index."""
+    """Return the bytes that new items append to each file of an index."""
     lines = [_line(id, metadata_json(id, about)) for id, about in zip(items.ids, items.metadata, strict=True)]
     rows = np.empty(len(lines), ROW)
     rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])

@@ -98,7 +98,7 @@ def add_search_routes(app: Any, service: Service) -> None:
 
     @asynccontextmanager
     async def sent_image(request: Request) -> AsyncIterator[bytes]:
-        """Give the image that is the body of a request; the answer is made inside this block, in time."""
+        """Yield the image in the body of a request; the block inside answers it and has a time limit."""
         async with service.uploads.chunks(request) as chunks:
             service.check_takes_images()
             service.uploads.check_place()

@@ -23,7 +23,7 @@ from tuplet.images.crop import thumbnail
 from tuplet.images.decode import UnreadableImageError, read_image
 from tuplet.models import Embedder
 from tuplet.search.base import Searchable
-from tuplet.search.ingest import file_of
+from tuplet.search.ingest import file_of, without_file
 from tuplet.search.inputs import UnknownIdError, is_plain, query_vectors
 from tuplet.search.results import Hit
 from tuplet.search.server.batching import Batcher, Shared
@@ -296,10 +296,8 @@ class Service:
         return [hits[place] for place in range(len(requests))]
 
     def _shown(self, hits: list[Hit]) -> list[Hit]:
-        """Leave out where the files are, unless the server shows them."""
-        if self.originals:
-            return hits
-        return [Hit(hit.id, hit.score, {k: v for k, v in hit.metadata.items() if k != "file"}) for hit in hits]
+        """Remove the paths of files, unless the server shows originals."""
+        return hits if self.originals else [Hit(hit.id, hit.score, without_file(hit.metadata)) for hit in hits]
 
 
 def _nobody_waits(is_wanted: IsWanted, places: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""What clients send: bodies within the limits, and images, which are decoded in processes of their own."""
+"""Read bodies within the limits, and decode images in processes of their own."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,7 +42,7 @@ class Uploads:
 
     @asynccontextmanager
     async def chunks(self, request: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Give the chunks of a request's body. After a refusal inside this block, read on for a second."""
+        """Yield the chunks of a request's body; after a refusal inside this block, read on for a second."""
         from starlette.requests import ClientDisconnect
 
         chunks = request.stream()
@@ -86,7 +86,7 @@ class Uploads:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Count an image as in progress. One whose body is still arriving is not, so slow clients block no others."""
+        """Count an image as in progress, once its body has arrived, so that slow clients block no others."""
         self.check_place()
         self.images += 1
         try:
