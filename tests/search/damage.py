@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tuplet import models
-from tuplet.search import Index, files, mapped
+from tuplet.search import Index, files
 
 ROWS, DIM = 600, 16
 
@@ -140,7 +140,7 @@ def shorten_under_reader(folder, is_mapped):
 
     One in memory is not needed any more. What needs a mapped one is refused, in a sentence.
     """
-    mapped.IN_MEMORY = 0 if is_mapped else 1 << 26
+    files.IN_MEMORY = 0 if is_mapped else 1 << 26
     manifest = files.read_manifest(Path(folder))
     for name in (files.VECTORS, files.ITEMS, files.ROWS, files.THUMBNAILS, manifest.approximate.file):
         index, path = Index.open(folder), Path(folder, name)

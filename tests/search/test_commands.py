@@ -123,7 +123,7 @@ def test_search_options(place):
 
 @pytest.mark.parametrize("ending", ["jpg", "webp"])
 def test_sheet_too_wide_for_its_format(place, monkeypatch, ending):
-    monkeypatch.setattr("tuplet.search.queries.contact_sheet", lambda *_: Image.new("RGB", (70_000, 2)))
+    monkeypatch.setattr("tuplet.search.sheet.contact_sheet", lambda *_: Image.new("RGB", (70_000, 2)))
     told = typed("search", place / "things.index", place / "photos/red/0.png", "--sheet", place / f"wide.{ending}")
     assert told.exit_code == 1
     assert re.search(
@@ -138,8 +138,10 @@ def test_sheet_too_wide_for_its_format(place, monkeypatch, ending):
         (["photos", "photo.jpg"], 1, "photos is not an index: it has no index.json; make one with tuplet index"),
         (["things.index", "nowhere.jpg"], 1, "nowhere.jpg does not exist; give images or folders of images"),
         (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
-        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is not valid JSON"),
-        (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "it must be an object"),
+        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is {; give a JSON object"),
+        (["things.index", "photos/red/0.png", "--where", "price=10"], 2, """such as '{"price": 10}'"""),
+        (["things.index", "photos/red/0.png", "--where", "[" * 9000], 2, "give a JSON object"),
+        (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "--where is [1]; give a JSON object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
         (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
         (["things.index", "photos/red/0.png", "--sheet", "s.psd"], 2, "--sheet is s.psd; its ending must be"),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from search.damage import DIM, ROWS, answers, flip_bits, make_index, seal, sentence, vectors
 from tuplet.cli import make_app
-from tuplet.search import Index, copy, files, mapped
+from tuplet.search import Index, copy, files
 
 faiss = pytest.importorskip("faiss", reason="an approximate index needs faiss")
 
@@ -83,7 +83,7 @@ def test_rows_that_a_graph_names_are_checked(made, tmp_path):
 
 
 def test_large_files_are_checked_by_verify_and_before_exact_search(folder, monkeypatch):
-    monkeypatch.setattr(mapped, "QUICK", 0)
+    monkeypatch.setattr(files, "QUICK", 0)
     truth = answers(folder)
     for name in (files.VECTORS, files.THUMBNAILS):
         content = bytearray((folder / name).read_bytes())
@@ -181,6 +181,15 @@ def test_a_manifest_with_a_value_that_cannot_be(tmp_path, value):
     for text in (WRONG[value], "{" + f'"format": {WRONG[value]}' + "}", f"[{WRONG[value]}]", ""):
         path.write_text(text)
         assert sentence(lambda: Index.open(folder)), text[:50]
+
+
+@pytest.mark.parametrize("name", ["model/..", "model/.", "model/../../secret", "/etc/passwd", "model"])
+def test_a_manifest_that_names_other_files(plain, name):
+    content = json.loads((plain / files.MANIFEST).read_text())
+    content["bytes"][name], content["crc32"][name] = 1, 0
+    seal(plain, content)
+    with pytest.raises(ValueError, match=r"index\.json is damaged \(bytes and crc32 must name the files\)"):
+        Index.open(plain).verify()
 
 
 def test_a_manifest_of_any_size_is_refused_at_once(plain):

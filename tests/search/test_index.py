@@ -102,6 +102,16 @@ def test_same_results_as_the_evaluator(tmp_path):
         assert np.array_equal(found.scores, expected.scores.numpy())
 
 
+@pytest.mark.parametrize(("metric", "threshold"), [("cosine", 1.0), ("euclidean", 0.0)])
+def test_the_highest_threshold_leaves_out_copies(metric, threshold):
+    """The cosine of a vector with itself may be rounded to less than 1."""
+    vectors = np.random.default_rng(0).normal(size=(200, 17)).astype(np.float32)
+    vectors[7] = 0  # its cosine with every vector is 0
+    copies = np.concatenate([vectors, vectors * 3 if metric == "cosine" else vectors])
+    assert results.first_distinct(copies, metric, threshold, 400)[:200] == list(range(200))
+    assert set(results.first_distinct(copies, metric, threshold, 400)) <= {*range(200), 207}
+
+
 @pytest.mark.parametrize("block", [1, 2, 3, 256])
 def test_first_distinct_for_any_block_size(monkeypatch, block):
     monkeypatch.setattr(results, "DISTINCT_BLOCK", block)

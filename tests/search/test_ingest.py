@@ -1,5 +1,6 @@
 """Add images of folders, tars and tables to an index: ids, labels, unreadable files; queries and contact sheets."""
 
+import errno
 import io
 import os
 import tarfile
@@ -11,9 +12,11 @@ import torch
 from PIL import Image
 
 from tuplet import models, search
+from tuplet.search import listing
 from tuplet.search.ingest import add_images, find_changes
+from tuplet.search.inputs import query_views
 from tuplet.search.listing import list_images
-from tuplet.search.queries import contact_sheet, query_views
+from tuplet.search.sheet import contact_sheet
 
 
 @pytest.fixture(scope="module")
@@ -148,16 +151,18 @@ def test_views_of_a_query(tmp_path, folder, embedder):
     index = search.create(tmp_path / "i", embedder=embedder)
     add_images(index, list_images(folder))
     one, two = folder / "ant/1.png", folder / "bee/1.png"
-    plain = query_views(index, [one, two])
+    plain = query_views(index.embedder, [one, two])
     assert plain.shape == (2, 1, 8)
-    assert query_views(index, [one, two], mirror=True).shape == (2, 2, 8)
-    both = query_views(index, [one, two], together=True)
+    assert query_views(index.embedder, [one, two], mirror=True).shape == (2, 2, 8)
+    both = query_views(index.embedder, [one, two], together=True)
     assert both.shape == (1, 2, 8)
     mean = index.search(plain[:, 0].mean(0))[0]
     assert [hit.id for hit in index.search(both)[0]] == [hit.id for hit in mean]
     mirrored = tmp_path / "mirrored.png"
     Image.open(one).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(mirrored)
-    assert torch.allclose(query_views(index, [one], mirror=True)[0, 1], query_views(index, [mirrored])[0, 0], atol=1e-4)
+    assert torch.allclose(
+        query_views(index.embedder, [one], mirror=True)[0, 1], query_views(index.embedder, [mirrored])[0, 0], atol=1e-4
+    )
 
 
 def test_contact_sheet(tmp_path, folder, embedder):
@@ -216,6 +221,25 @@ def test_sync_follows_the_folder(tmp_path, folder, embedder):
         [],
         [],
     )
+
+
+def test_sync_reports_a_file_that_cannot_be_read_any_more(tmp_path, folder, embedder, monkeypatch):
+    index = search.create(tmp_path / "i", embedder=embedder)
+    add_images(index, list_images(folder))
+    locked = folder / "ant/1.png"
+    os.utime(locked, (1, 1))
+    read = listing.read_bytes
+
+    def refuse(origin):
+        if origin == str(locked):
+            raise PermissionError(errno.EACCES, "Permission denied", origin)
+        return read(origin)
+
+    monkeypatch.setattr(listing, "read_bytes", refuse)
+    before = index.vectors("ant/1.png").tolist()
+    report = add_images(index, list_images(folder), sync=True)
+    assert any("ant/1.png cannot be read" in sentence for sentence in report.unreadable)
+    assert index.vectors("ant/1.png").tolist() == before
 
 
 def test_sync_of_one_split_keeps_the_others(tmp_path, folder, embedder):

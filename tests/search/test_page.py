@@ -52,6 +52,25 @@ def page(browser, address):
     assert not trouble
 
 
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens the page at an address and waits for its first items."""
+    contexts = []
+
+    def opened(address, **options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.trouble = []
+        page.on("pageerror", lambda error: page.trouble.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(".hit")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
 def until(page, condition):
     """Wait for a condition. The page's security policy forbids playwright's own `wait_for_function`."""
     for _ in range(200):
@@ -138,32 +157,24 @@ def test_page_explains_scores_and_shows_the_name_of_an_upload(page):
     assert page.inner_text("#from") == "Searching with photo.png"
 
 
-def test_page_shows_an_upload_that_the_browser_cannot(browser, address):
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(address)
-    page.wait_for_selector(".hit")
+def test_page_shows_an_upload_that_the_browser_cannot(visit, address):
+    page = visit(address)
     image = {"name": "scan.tif", "mimeType": "image/tiff", "buffer": saved(draw_image("green", 4), "TIFF")}
     page.set_input_files("#file", image)
     assert results(page)[0] == "green/4.png"
     until(page, "document.getElementById('query').src.startsWith('data:image/webp')")
     until(page, "!document.getElementById('query').hidden && document.getElementById('query').naturalWidth === 120")
     assert page.inner_text("#from") == "Searching with scan.tif"
-    context.close()
 
 
-def test_page_shows_the_files_of_results(browser, tmp_path, folder):
+def test_page_shows_the_files_of_results(visit, tmp_path, folder):
     for label, number in (("red", 0), ("blue", 1)):
         (tmp_path / "photos" / label).mkdir(parents=True)
         draw_image(label, number).resize((600, 450)).save(tmp_path / "photos" / label / f"{number}.tif")
     index = search.create(tmp_path / "i", embedder=search.open(folder).embedder)
     add_images(index, list_images(tmp_path / "photos"))
     with server(tmp_path / "i") as (address, _):
-        context = browser.new_context()
-        page, trouble = context.new_page(), []
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.goto(address)
-        page.wait_for_selector(".hit img")
+        page = visit(address)
         page.hover(".hit[title='red/0.tif']")
         page.click("li:has(.hit[title='red/0.tif']) .view")
         until(page, "document.getElementById('large').naturalWidth === 600")
@@ -178,8 +189,7 @@ def test_page_shows_the_files_of_results(browser, tmp_path, folder):
         until(page, "document.getElementById('large').naturalWidth === 256")
         page.click("#large-search")
         assert results(page) == ["red/0.tif"]
-        assert not trouble
-        context.close()
+        assert not page.trouble
 
 
 def test_page_drop_and_paste(page):
@@ -207,11 +217,8 @@ def test_page_with_the_keyboard(page):
     assert page.evaluate("document.activeElement.id") == "label"
 
 
-def test_page_shows_errors(browser, address):
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(address)
-    page.wait_for_selector(".hit")
+def test_page_shows_errors(visit, address):
+    page = visit(address)
     page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"not an image"})
     page.wait_for_selector("#problem:not([hidden])")
     assert page.inner_text("#problem").startswith("“photo.png” is not a picture that can be read here.")
@@ -223,16 +230,12 @@ def test_page_shows_errors(browser, address):
     assert page.inner_text("#problem") == "The index has no id 'absent'; use the ids of search results."
     until(page, "document.getElementById('query').hidden")
     assert page.inner_text("#title") == "No results"
-    context.close()
 
 
-def test_page_on_a_phone_and_in_the_dark(browser, address, tmp_path):
+def test_page_on_a_phone_and_in_the_dark(visit, address, tmp_path):
     backgrounds = []
     for scheme in ("light", "dark"):
-        context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
-        page = context.new_page()
-        page.goto(address)
-        page.wait_for_selector(".hit img")
+        page = visit(address, viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
         page.set_input_files("#file", upload("red", 1))
         results(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -240,7 +243,6 @@ def test_page_on_a_phone_and_in_the_dark(browser, address, tmp_path):
         assert not page.eval_on_selector_all("button", f"list => list.filter({small}).map(e => e.outerHTML)")
         shot = Image.open(io.BytesIO(page.screenshot()))
         backgrounds.append(np.asarray(shot.convert("L"))[-1, 2])
-        context.close()
     assert backgrounds[0] > 200
     assert backgrounds[1] < 60
 
@@ -260,16 +262,12 @@ def test_page_opens_with_its_token(browser, folder):
         context.close()
 
 
-def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
+def test_page_takes_ids_and_labels_as_text(visit, tmp_path):
     hostile = "<img src=x onerror=\"document.title = 'hacked'\">&amp;'\"%2e%2e/\u202e"
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), [hostile, "javascript:alert(1)"], [{"label": hostile}, {"label": "</script><b>bold"}])
     with server(tmp_path / "i") as (address, _):
-        context = browser.new_context()
-        page, trouble = context.new_page(), []
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.goto(address)
-        page.wait_for_selector(".hit")
+        page = visit(address)
         until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no thumbnails
         # Without a model the button to choose an image is disabled.
         assert page.is_disabled("#drop")
@@ -286,20 +284,15 @@ def test_page_takes_ids_and_labels_as_text(browser, tmp_path):
         assert results(page) == [hostile]
         assert page.title() != "hacked"
         assert not page.query_selector_all("#results b:not(.score b), .hit .label *")
-        assert not trouble
-        context.close()
+        assert not page.trouble
 
 
-def test_page_shows_labels_of_any_json(browser, tmp_path):
+def test_page_shows_labels_of_any_json(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     labels = [{"toString": 1, "valueOf": None}, ["a", {"toString": "x"}], 7, {"__proto__": 1, "length": -1}]
     index.add(torch.eye(2).repeat(2, 1), range(4), [{"label": label, "toString": label} for label in labels])
     with server(tmp_path / "i") as (address, _):
-        context = browser.new_context()
-        page, trouble = context.new_page(), []
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.goto(address)
-        page.wait_for_selector(".hit")
+        page = visit(address)
         shown = {hit.inner_text() for hit in page.query_selector_all(".hit .label")}
         assert shown == {json.dumps(label, separators=(",", ":")).replace("__", " ") for label in labels}
         page.locator(".hit[title='0']").click()
@@ -307,20 +300,32 @@ def test_page_shows_labels_of_any_json(browser, tmp_path):
         assert page.inner_text("#from b") == '{"toString":1,"valueOf":null}'
         assert [chip.get_attribute("title") for chip in page.query_selector_all(".chip")] == ["7"]
         assert page.is_hidden("#problem")
-        assert not trouble
-        context.close()
+        assert not page.trouble
 
 
-def test_page_suggests_a_few_of_many_classes(browser, tmp_path):
+def test_page_filters_its_first_items_by_metadata(visit, tmp_path):
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2).repeat(6, 1), range(12), [{"label": "x", "camera": i % 3} for i in range(12)])
+    with server(tmp_path / "i") as (address, _):
+        page = visit(address)
+        page.fill("#where", "camera=2, ")
+        page.keyboard.press("Enter")
+        until(page, "document.querySelectorAll('.hit').length === 4")
+        assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == {"2", "5", "8", "11"}
+        page.fill("#where", "camera")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#problem:not([hidden])")
+        problem = "“camera” is no filter; write a name and a value, such as camera=3."
+        assert page.inner_text("#problem") == problem
+
+
+def test_page_suggests_a_few_of_many_classes(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     labels = [{"label": f"{number:04d}.Blue_beetle_{number}"} for number in range(3000)]
     index.add(torch.randn(3000, 2, generator=torch.Generator().manual_seed(0)), range(3000), labels)
     suggested = "[...document.querySelectorAll('#labels option')].map(option => option.value)"
     with server(tmp_path / "i") as (address, _):
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(address)
-        page.wait_for_selector(".hit")
+        page = visit(address)
         assert "3,000 classes" in page.inner_text("#about")
         assert page.evaluate(suggested) == [f"{number:04d}.Blue_beetle_{number}" for number in range(50)]
         for typed in ("blue beetle 123", "BEETLE_123"):
@@ -333,4 +338,3 @@ def test_page_suggests_a_few_of_many_classes(browser, tmp_path):
         page.focus("#count")
         page.focus("#label")
         assert len(page.evaluate(suggested)) == 50
-        context.close()

@@ -15,8 +15,8 @@ from search.asgi_client import client, fetch
 from search.bad_uploads import random_image, saved
 from tuplet import models, search
 from tuplet.search.ingest import add_images
+from tuplet.search.inputs import query_views
 from tuplet.search.listing import list_images
-from tuplet.search.queries import query_views
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app
@@ -43,7 +43,7 @@ def test_mirrored_views_are_averaged_as_in_the_index(tmp_path):
     index = search.create(tmp_path / "i", embedder=models.create("convnet", dim=8, normalize=False), metric="cosine")
     index.add(torch.randn(9, 8), range(9))
     random_image(seed=1).save(tmp_path / "photo.png")
-    expected = index.search(query_views(index, [tmp_path / "photo.png"], mirror=True), 3)[0]
+    expected = index.search(query_views(index.embedder, [tmp_path / "photo.png"], mirror=True), 3)[0]
     content = (tmp_path / "photo.png").read_bytes()
     hits = fetch(create_app(index), "POST", "/api/search/image?k=3&mirror=true", content=content).json()["hits"]
     assert [(hit["id"], pytest.approx(hit["score"], abs=1e-6)) for hit in hits] == [(h.id, h.score) for h in expected]
@@ -83,10 +83,12 @@ def test_pages_thumbnails_labels_and_health(app):
     assert Image.open(io.BytesIO(shown.content)).size == (48, 32)
     for name in ("photos/99.png", "../index.json", "/etc/passwd", ""):
         assert fetch(app, "GET", "/api/thumbnail", params={"id": name}).status_code == 404
-    for path in ("/", "/api"):
+    for path in ("/", "/page.css", "/page.js", "/api", "/api.css", "/api.js"):
         page = fetch(app, "GET", path)
         assert page.status_code == 200
-        assert "script-src 'sha256-" in page.headers["content-security-policy"]
+        assert "script-src 'self'; style-src 'self';" in page.headers["content-security-policy"]
+        assert "<script>" not in page.text
+        assert "<style>" not in page.text
         # The page loads nothing from other hosts.
         assert not re.findall(r"""(?:src|href|url\(|fetch\(|import)\W{0,3}(?:https?:)?//(?!www\.w3\.org)""", page.text)
     nowhere = "there is no /nowhere here; see /api for all paths"
@@ -203,7 +205,7 @@ def test_concurrent_images_are_embedded_in_batches(index, embedder, monkeypatch)
     assert len(sizes) < 15
 
 
-PATHS = ["/", "/api", "/api/openapi.json", "/health", "/metrics", "/api/about", "/api/labels",
+PATHS = ["/", "/page.js", "/api", "/api/openapi.json", "/health", "/metrics", "/api/about", "/api/labels",
          "/api/thumbnail?id=photos/3.png", "/api/search/item?id=photos/3.png", "/nowhere"]  # fmt: skip
 
 
@@ -245,6 +247,9 @@ def test_other_host_names_are_refused(index):
     app = create_app(index, hosts=("localhost", "127.0.0.1"))
     assert fetch(app, "GET", "/api/about", headers={"host": "evil.example"}).status_code == 421
     assert fetch(app, "GET", "/api/about", headers={"host": "localhost:8000"}).status_code == 200
+    for host in ("[", "[::1", "a:b:c", "//", ""):  # none of them is a part of an address
+        assert fetch(app, "GET", "/nowhere", headers={"host": host}).status_code == 421
+        assert fetch(create_app(index), "GET", "/nowhere", headers={"host": host}).status_code == 404
 
 
 def test_answers_conform_to_the_openapi_description(app, soak):
@@ -301,8 +306,9 @@ def test_labels_may_be_text_numbers_or_booleans(tmp_path):
 def test_metrics_are_not_rounded():
     metrics = Metrics()
     for seconds in (123_456.0, 0.25):
-        metrics.observe("tuplet_request_seconds", seconds)
-    lines = metrics.text({"tuplet_vectors": 12_345_678}).splitlines()
+        metrics.request_seconds.observe(seconds)
+    metrics.vectors.set(12_345_678)
+    lines = metrics.text().decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines)
     assert float(values["tuplet_request_seconds_sum"]) == 123_456.25
     assert float(values["tuplet_vectors"]) == 12_345_678

@@ -149,6 +149,25 @@ def test_an_index_without_its_model_is_refused(tmp_path, monkeypatch, capsys):
     assert hits == [{"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}]
 
 
+@pytest.mark.parametrize("name", ["vectors.f32", "items.jsonl"])
+def test_a_damaged_index_is_refused_until_it_is_restored(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setattr(service, "STALE_SECONDS", 0.0)
+    search.create(tmp_path / "i", dim=2).add(torch.eye(2), ["a", "b"], [{"label": "x"}] * 2)
+    path = tmp_path / "i" / name
+    good = path.read_bytes()
+    path.write_bytes(good[:-2] + bytes([good[-2] ^ 1]) + good[-1:])
+    app = create_app(search.open(tmp_path / "i"))
+    asks = [{"method": "POST", "path": "/api/search/vector", "json": {"vector": [0.0, 1.0]}},
+            {"method": "GET", "path": "/api/search/item?id=a"}, {"method": "GET", "path": "/api/start"}]  # fmt: skip
+    for ask in asks:
+        answer = fetch(app, **ask)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), ask
+        assert answer.json()["detail"] == "the index cannot be read now, see the server's log; try again in a second"
+        assert f"{name} is damaged: its checksum does not fit" in capsys.readouterr().err
+    path.write_bytes(good)
+    assert [fetch(app, **ask).status_code for ask in asks] == [200] * 3
+
+
 def test_labels_of_an_index_that_does_not_report_changes(tmp_path, monkeypatch):
     """Milvus is such an index: `refresh` always returns False."""
     index = search.create(tmp_path / "i", dim=2)

@@ -18,7 +18,7 @@ from tuplet.search import filters
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app
-from tuplet.search.server.service import Service
+from tuplet.search.server.routes import filter_json
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,66 @@ def test_a_slow_body_times_out(index):
     assert "did not arrive within 0.2 s" in answer.json()["detail"]
 
 
+def test_slow_bodies_take_no_place_from_others(index):
+    app, good = create_app(index, Limits(images=2)), saved(random_image(), "PNG")
+
+    async def drip(stop):
+        yield good[:1]
+        await stop.wait()
+
+    async def crowd():
+        stop = asyncio.Event()
+        async with client(app) as connection:
+            slow = [asyncio.create_task(connection.post("/api/search/image", content=drip(stop))) for _ in range(4)]
+            await asyncio.sleep(0.2)
+            answer = await connection.post("/api/search/image", content=good)
+            stop.set()
+            return answer.status_code, {answer.status_code for answer in await asyncio.gather(*slow)}
+
+    assert asyncio.run(crowd()) == (200, {415, 503})  # all of the slow ones end at once, and two are read
+
+
+def test_bodies_that_arrive_together_have_a_limit_of_bytes(index):
+    app = create_app(index, Limits(images=2, bytes=1000))
+
+    async def halves(stop):
+        yield bytes(900)
+        await stop.wait()
+
+    async def crowd():
+        stop = asyncio.Event()
+        async with client(app) as connection:
+            asks = [asyncio.create_task(connection.post("/api/search/image", content=halves(stop))) for _ in range(3)]
+            await asyncio.sleep(0.2)
+            stop.set()
+            return [(answer.status_code, answer.headers.get("retry-after")) for answer in await asyncio.gather(*asks)]
+
+    assert sorted(asyncio.run(crowd())) == [(415, None), (415, None), (503, "1")]
+
+
+def test_labels_that_take_long_to_count_time_out_and_are_counted_once(tmp_path, monkeypatch):
+    index = search.create(tmp_path / "i", dim=1)
+    index.add(torch.zeros(2, 1), ["a", "b"], [{"label": "x"}] * 2)
+    go, counted, count = threading.Event(), [], index.counts
+
+    def slowly():
+        counted.append(1)
+        assert go.wait(10)
+        return count()
+
+    monkeypatch.setattr(index, "counts", slowly)
+    app = create_app(index, Limits(seconds=0.2))
+
+    async def ask():
+        async with client(app) as connection:
+            first = await asyncio.gather(*(connection.get("/api/labels") for _ in range(5)))
+            go.set()
+            return [answer.status_code for answer in first], (await connection.get("/api/labels")).json()
+
+    assert asyncio.run(ask()) == ([503] * 5, [{"label": "x", "count": 2}])
+    assert counted == [1]
+
+
 def test_a_failing_search_does_not_affect_others(index):
     class Failing(Slow):
         def search(self, queries, k, **options):
@@ -212,16 +272,18 @@ def test_filters_have_a_limit(app):
         422,
         "the filter has 257 values; at most 256 are allowed",
     )
+    # A key without values takes as long as one with a value.
+    params = {"id": "photos/3.png", "where": json.dumps({f"{key}": [] for key in range(257)})}
+    assert fetch(app, "GET", "/api/search/item", params=params).status_code == 422
 
 
-def test_label_filters_are_linear(index):
-    service = Service(index, Limits(values=10**6))
+def test_label_filters_are_linear():
     labels = [f"{number}" for number in range(10_000)]
     begun = time.process_time()
-    where = json.loads(service.where_json(labels, json.dumps({"label": [*range(10_000), True]})))
+    where = json.loads(filter_json(labels, json.dumps({"label": [*range(10_000), True]}), 10**6))
     assert time.process_time() - begun < 1  # 10 s if each label is compared with each
     assert where["label"] == list(range(10_000))
-    assert json.loads(service.where_json(["true", "1"], '{"label": 1}')) == {"label": [1]}
+    assert json.loads(filter_json(["true", "1"], '{"label": 1}', 3)) == {"label": [1]}
 
 
 def test_a_cancelled_search_leaves_what_it_read(tmp_path, monkeypatch):

@@ -64,6 +64,12 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(address):
         assert answer.status_code == 413
 
 
+def test_a_filter_may_have_as_many_long_labels_as_the_limit_allows(address):
+    labels = [f"{number:0200d}" for number in range(255)]
+    answer = httpx.get(f"{address}/api/search/item", params={"id": "red/1.png", "k": 30, "label": [*labels, "blue"]})
+    assert {hit["metadata"]["label"] for hit in answer.json()["hits"]} == {"blue"}
+
+
 def test_only_this_machine_reaches_it(address):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

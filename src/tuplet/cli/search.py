@@ -1,6 +1,7 @@
 """`tuplet search`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,9 +50,10 @@ def search(
     from tuplet import search as searching
     from tuplet.cli.runs import list_images, load_embedder, usable_device
     from tuplet.images.decode import read_image
+    from tuplet.search.filters import with_labels
     from tuplet.search.ingest import file_of
-    from tuplet.search.inputs import choices
-    from tuplet.search.queries import contact_sheet, query_views
+    from tuplet.search.inputs import query_views
+    from tuplet.search.sheet import contact_sheet
 
     if sheet is not None and Image.registered_extensions().get(sheet.suffix.lower()) not in Image.SAVE:
         raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of an image, such as .jpg or .png")
@@ -59,11 +61,9 @@ def search(
     opened.embedder.to(usable_device(device))
     conditions = _parse_conditions(where)
     if label:
-        named = _find_labels(opened, index, label)
-        also = choices(conditions["label"]) if "label" in conditions else named
-        conditions["label"] = [value for value in named if value in also]
+        conditions = with_labels(conditions, _find_labels(opened, index, label))
     paths = [path for given in images for path in list_images(given)]
-    queries = query_views(opened, paths, mirror=mirror, together=together)
+    queries = query_views(opened.embedder, paths, mirror=mirror, together=together)
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
         if not isinstance(opened, searching.Index):
@@ -73,7 +73,7 @@ def search(
     names = [" + ".join(map(str, paths))] if together else [str(path) for path in paths]
     if as_json:
         pairs = zip(names, results, strict=True)
-        data = [{"image": name, "hits": [hit.to_dict() for hit in hits]} for name, hits in pairs]
+        data = [{"image": name, "hits": [asdict(hit) for hit in hits]} for name, hits in pairs]
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         for name, hits in zip(names, results, strict=True):
@@ -112,8 +112,8 @@ def _find_labels(opened: "Searchable", index: str, names: list[str]) -> list[Any
 def _parse_conditions(where: str | None) -> dict[str, Any]:
     try:
         conditions = json.loads(where or "{}")
-    except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"--where is not valid JSON: {error}") from error
+    except (ValueError, RecursionError):
+        conditions = None
     if not isinstance(conditions, dict):
-        raise typer.BadParameter(f"--where is {where}; it must be an object, such as '{{\"year\": 2011}}'")
+        raise typer.BadParameter(f"--where is {str(where)[:80]}; give a JSON object, such as '{{\"price\": 10}}'")
     return conditions

@@ -1,8 +1,8 @@
 """Approximate search with faiss. Its recall is measured against exact search when it is built.
 
-faiss proposes candidates. A graph scores them by the vectors; candidates of compressed vectors are scored again by the
-vectors, in float32. Rows added after building are searched exactly beside it; deleted rows and rows that a filter
-excludes are skipped.
+faiss proposes candidates. A graph scores them by the full vectors. Candidates from compressed vectors are scored again
+by the full ones, in float32. Rows added after building are searched exactly beside it; deleted rows and rows that a
+filter excludes are skipped.
 """
 
 import math
@@ -20,8 +20,7 @@ from tuplet.atomic import write_atomic
 from tuplet.errors import first_line
 from tuplet.progress import track
 from tuplet.search import exact
-from tuplet.search.files import KINDS, Approximate, checksum
-from tuplet.search.mapped import MappedFile
+from tuplet.search.files import KINDS, Approximate, CheckedFile, DamagedIndexError, checksum
 from tuplet.search.results import top
 from tuplet.search.snapshot import Snapshot
 
@@ -34,6 +33,7 @@ MAX_WIDTH, MAX_SHARE = 1024, 32
 SAMPLE_SIZE, SAMPLE_SHARE = 1024, 0.1
 #: A graph is measured with 1 query and 10 neighbours; a codebook of compressed vectors has 16 entries.
 MIN_VECTORS = {"hnsw": 11, "ivf_pq": 16}
+REBUILD = "call build_approximate again"
 
 
 def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
@@ -90,19 +90,19 @@ def _write(built: Any, path: Path) -> None:
         raise OSError(f"faiss: {first_line(error)}") from error
 
 
-def checked(folder: Path, about: Approximate) -> MappedFile:
+def checked(folder: Path, about: Approximate) -> CheckedFile:
     """Open the file of an approximate index and check all of it: faiss would crash on a damaged one."""
     path = folder / about.file
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist any more: the index was built again or replaced; refresh it or open it again"
         )
-    file = MappedFile(path, about.bytes, about.crc32, "call build_approximate again")
+    file = CheckedFile(path, about.bytes, about.crc32, REBUILD)
     file.read(always=True)
     return file
 
 
-def read(folder: Path, about: Approximate) -> tuple[Any, MappedFile]:
+def read(folder: Path, about: Approximate) -> tuple[Any, CheckedFile]:
     """Return the approximate index, which reads from its open file, and that file."""
     faiss = _faiss()
     file = checked(folder, about)
@@ -110,7 +110,7 @@ def read(folder: Path, about: Approximate) -> tuple[Any, MappedFile]:
     try:
         built = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(content), content.size), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise ValueError(f"{file.path} is damaged ({first_line(error)}); call build_approximate again") from error
+        raise DamagedIndexError(file.path, f"is damaged ({first_line(error)})", REBUILD) from error
     built.referenced_objects = [content]  # keeps the file open
     return built, file
 
@@ -139,10 +139,8 @@ def search(
         return exact.search(snapshot, queries, k, allowed)
     distances, rows = _candidates(built, about, effort, width, _for_faiss(queries, metric))
     if rows.size and not -1 <= rows.min() <= rows.max() < about.rows:
-        raise ValueError(
-            f"{snapshot.folder / about.file} is damaged: it names row {rows.max():,} of {about.rows:,}; "
-            "call build_approximate again"
-        )
+        problem = f"is damaged: it names row {rows.max():,} of {about.rows:,}"
+        raise DamagedIndexError(snapshot.folder / about.file, problem, REBUILD)
     needed = k
     if allowed is not None and covered < built.ntotal:
         rows = np.where(allowed[rows], rows, -1)

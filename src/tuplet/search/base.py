@@ -1,6 +1,7 @@
 """The interface of every index, wherever its vectors are stored, and the code that all of them share."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,8 +10,8 @@ import numpy as np
 
 from tuplet.models import Embedder
 from tuplet.search.files import Approximate, Manifest
-from tuplet.search.filters import Where
-from tuplet.search.inputs import Ids, Inputs, Items, check_items, refuse_other_model
+from tuplet.search.filters import Where, most_frequent
+from tuplet.search.inputs import Ids, Inputs, Items, check_items
 from tuplet.search.results import Hit
 
 
@@ -58,7 +59,10 @@ class Searchable(ABC):
 
     def check_model(self, embedder: Embedder) -> None:
         """Raise ValueError if `embedder` is not the model that made this index."""
-        refuse_other_model(self.location, self.manifest.model, embedder)
+        own, given = self.manifest.model, embedder.fingerprint()
+        if own != given:
+            by = "no model, from plain vectors" if own is None else f"the model {own[:12]}"
+            raise ValueError(f"{self.location} was made by {by}, not by {given[:12]}; index again with the new model")
 
     def refresh(self) -> bool:
         """Load the latest state. Return True if it differs from the one before."""
@@ -128,6 +132,7 @@ class Searchable(ABC):
     def known(self, ids: Ids) -> set[str]:
         """Return those of the ids that exist in the index."""
 
-    @abstractmethod
     def counts(self, key: str = "label") -> dict[Any, int]:
-        """Count the items by their value of a metadata key, most frequent first."""
+        """Count the items by their value of a metadata key, most frequent first; lists and mappings are left out."""
+        values = (metadata.get(key) for _, metadata in self.items())
+        return most_frequent(Counter(value for value in values if isinstance(value, str | int | float)))

@@ -9,6 +9,7 @@ nothing again, and it finds damage, not intent.
 """
 
 import json
+import mmap
 import os
 import re
 import reprlib
@@ -34,6 +35,20 @@ ROW = np.dtype([("line", "<u8"), ("thumbnail", "<u8"), ("id", "<u8")])
 KINDS = ("hnsw", "ivf_pq")
 #: The most bytes of a manifest; its length does not depend on the number of rows.
 MANIFEST_BYTES = 1 << 20
+#: A file with at most this many unchecked bytes is checked before its first use: a second at most. `verify` checks all.
+QUICK = 1 << 30
+#: A file of at most this size is read into memory, where nobody can change it. A larger one is mapped: if another
+#: program makes it shorter at the very moment of a search, the system ends this process.
+IN_MEMORY = 1 << 26
+#: The bytes to check at a time; other threads run in between.
+CHECK_BLOCK = 1 << 24
+
+
+class DamagedIndexError(ValueError):
+    """A file of an index that is not as it was written."""
+
+    def __init__(self, path: Path, problem: str, remedy: str = "restore it from a copy") -> None:
+        super().__init__(f"{path} {problem}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -72,7 +87,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the last committed state; FileNotFoundError if there is no index, ValueError if it is damaged."""
+    """Read the last committed state; FileNotFoundError if there is no index, DamagedIndexError if it is damaged."""
     path = folder / MANIFEST
     make = "with tuplet index, or search.create in Python"
     if not folder.exists():
@@ -90,7 +105,8 @@ def read_manifest(folder: Path) -> Manifest:
         if manifest is not None and text != _encode(manifest):
             raise ValueError("its checksum does not fit")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({str(error)[:100]}); restore it from a copy or index again") from error
+        problem = f"is damaged ({str(error)[:100]})"
+        raise DamagedIndexError(path, problem, "restore it from a copy or index again") from error
     if manifest is None:
         older = isinstance(version, int) and version < FORMAT
         raise ValueError(
@@ -100,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
     for name, expected in manifest.bytes.items():
         size = (folder / name).stat().st_size if (folder / name).exists() else 0
         if size < expected:
-            raise ValueError(f"{folder / name} has {size:,} bytes of {expected:,}; restore it from a copy")
+            raise DamagedIndexError(folder / name, f"has {size:,} bytes of {expected:,}")
     return manifest
 
 
@@ -112,7 +128,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
-    """Return the manifest of a parsed `index.json`; ValueError, KeyError or TypeError if a value cannot be."""
+    """Return the manifest of a parsed `index.json`; ValueError, KeyError or TypeError if a value is impossible."""
     built = content.pop("approximate")
     del content["format"], content["checksum"]
     manifest = Manifest(**content, approximate=None if built is None else Approximate(**built))
@@ -132,7 +148,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
         if not isinstance(text, str):
             raise ValueError(f"{name} is {reprlib.repr(text)}")
     rows, dim = manifest.rows, manifest.dim
-    others = [name for name in sizes if name not in FILES and not re.fullmatch(rf"{MODEL}/[\w.-]+", name)]
+    others = [name for name in sizes if name not in FILES and not re.fullmatch(rf"{MODEL}/\w[\w.-]*", name)]
     if others or sizes.keys() != checksums.keys() or not sizes.keys() >= set(FILES):
         raise ValueError("bytes and crc32 must name the files")
     if (sizes[VECTORS], sizes[ROWS], sizes[DELETED]) != (rows * dim * 4, rows * ROW.itemsize, manifest.deleted * 8):
@@ -147,7 +163,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Raise FileExistsError if a folder without an index holds other files than a killed creation leaves."""
+    """Raise FileExistsError if a folder is no index and holds files that a killed `create` does not leave."""
     own = (LOCK, MODEL, f"{MANIFEST}.part")
     others = sorted(path.name for path in folder.iterdir() if path.name not in own)
     if others and not (folder / MANIFEST).exists():
@@ -179,6 +195,68 @@ def append(folder: Path, manifest: Manifest, additions: Mapping[str, Any]) -> Ma
     return replace(manifest, bytes=lengths, crc32=checksums)
 
 
+class CheckedFile:
+    """The first `size` bytes of a file that only grows, with their CRC-32.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "a")
+    >>> path.write_bytes(b"abd")
+    3
+    >>> CheckedFile(path, 3, 891568578, "restore it from a copy").read()
+    Traceback (most recent call last):
+    tuplet.search.files.DamagedIndexError: ...a is damaged: its checksum does not fit; restore it from a copy
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        crc32: int,
+        remedy: str = "restore it from a copy",
+        earlier: "CheckedFile | None" = None,
+    ) -> None:
+        """Read or map the file, and reuse what an `earlier` state of it has read or checked."""
+        self.path, self.size, self.crc32, self._remedy = path, size, crc32, remedy
+        self.is_damaged = False
+        #: The length and the CRC-32 of the part that was checked.
+        self._checked: tuple[int, int] = (0, 0) if earlier is None else earlier._checked
+        self._content: mmap.mmap | bytes = b""
+        if size:
+            with open(path, "rb") as file:
+                self._refuse_shorter(os.fstat(file.fileno()).st_size)
+                if size <= IN_MEMORY:
+                    known = b"" if earlier is None or isinstance(earlier._content, mmap.mmap) else earlier._content
+                    file.seek(len(known))
+                    self._content = known + file.read(size - len(known))
+                    self._refuse_shorter(len(self._content))
+                else:
+                    self._content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+    def read(self, always: bool = False) -> mmap.mmap | bytes:
+        """Return the bytes, checked if that is quick, or `always`; DamagedIndexError if they are not as written.
+
+        Reading beyond the end of a mapped file that was made shorter would end the process, so its length is checked
+        each time.
+        """
+        if isinstance(self._content, mmap.mmap):
+            self._refuse_shorter(self._content.size())
+        start, crc = self._checked
+        if start < self.size and (always or self.size - start <= QUICK):
+            with memoryview(self._content) as content:
+                for first in range(start, self.size, CHECK_BLOCK):
+                    crc = zlib.crc32(content[first : first + CHECK_BLOCK], crc)
+            if crc != self.crc32:
+                self.is_damaged = True
+                raise DamagedIndexError(self.path, "is damaged: its checksum does not fit", self._remedy)
+            self._checked = self.size, crc
+        return self._content
+
+    def _refuse_shorter(self, size: int) -> None:
+        if size < self.size:
+            self.is_damaged = True
+            raise DamagedIndexError(self.path, f"has {size:,} bytes of {self.size:,}", self._remedy)
+
+
 def with_model(folder: Path, manifest: Manifest) -> Manifest:
     """Return a manifest with the lengths and checksums of the files of the model, if there is one."""
     sums = {f"{MODEL}/{path.name}": checksum(path) for path in sorted((folder / MODEL).glob("*"))}
@@ -208,7 +286,7 @@ def checksum(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def writer_lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of the folder; BlockingIOError if another process is. The lock ends with the process.
+    """Hold the lock of a folder's only writer; BlockingIOError if another process has it. It ends with the process.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

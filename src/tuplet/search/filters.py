@@ -1,7 +1,6 @@
-"""Filters on metadata: the rows that a search may find, the counts of values, and the filter language of Milvus."""
+"""Filters on metadata: the rows that a search may find, and the counts of values."""
 
 import json
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tuplet import cancel
-from tuplet.search.inputs import choices, is_plain
+from tuplet.search.inputs import choices
 from tuplet.search.snapshot import Snapshot
 
 #: A filter: for each key, a value or a list of values of which one must match.
@@ -18,6 +17,18 @@ Where: TypeAlias = Mapping[str, Any]
 BLOCK = 1 << 16
 #: `json.dumps` with options would make an encoder for each call.
 _encode = json.JSONEncoder(sort_keys=True).encode
+
+
+def with_labels(where: Where, labels: list[Any]) -> dict[str, Any]:
+    """Return a filter that also asks for one of these labels.
+
+    >>> with_labels({"year": 2011, "label": ["ant", "bee"]}, ["bee", "wasp"])
+    {'year': 2011, 'label': ['bee']}
+    """
+    if "label" in where:
+        also = {as_json(value) for value in choices(where["label"])}
+        labels = [label for label in labels if as_json(label) in also]
+    return {**where, "label": labels}
 
 
 class Column:
@@ -114,32 +125,3 @@ def as_json(value: Any) -> str:
     """
     is_whole = isinstance(value, float) and value.is_integer()
     return _encode(int(value) if is_whole else value)
-
-
-def milvus_literal(value: Any) -> str:
-    r"""Return text, numbers or a list of them for a filter: JSON, but milvus-lite knows few of its escapes.
-
-    >>> milvus_literal('say "x"'), milvus_literal("a\x01b")
-    ('"say \\"x\\""', '"a\x01b"')
-    """
-    text = json.dumps(value, ensure_ascii=False)
-    return re.sub(
-        r"\\(u....|.)", lambda escape: json.loads(f'"{escape[0]}"') if escape[1][0] in "ubf" else escape[0], text
-    )
-
-
-def milvus_filter(where: Where) -> str:
-    """Return a filter in Milvus's language.
-
-    >>> print(milvus_filter({"label": ["ant", "bee"], "year": 2011}))
-    (metadata["label"] == "ant" or metadata["label"] == "bee") and (metadata["year"] == 2011)
-    """
-    parts = []
-    for key, wanted in where.items():
-        values = choices(wanted)
-        for value in values:
-            if not is_plain(value):
-                raise ValueError(f"Milvus cannot filter by {key}={value!r}; use text, numbers or booleans")
-        terms = [f"metadata[{milvus_literal(key)}] == {milvus_literal(value)}" for value in values]
-        parts.append(f"({' or '.join(terms)})" if terms else "id == ''")
-    return " and ".join(parts)

@@ -20,7 +20,7 @@ from tuplet.search import approximate, files
 from tuplet.search.base import Searchable
 from tuplet.search.exact import RARE
 from tuplet.search.exact import search as exact_search
-from tuplet.search.files import Approximate
+from tuplet.search.files import Approximate, CheckedFile
 from tuplet.search.filters import Columns, Where
 from tuplet.search.inputs import (
     Ids,
@@ -32,7 +32,6 @@ from tuplet.search.inputs import (
     query_vectors,
     refuse_known,
 )
-from tuplet.search.mapped import MappedFile
 from tuplet.search.results import SearchResults, distinct_results
 from tuplet.search.snapshot import Snapshot, encode_items
 
@@ -62,9 +61,9 @@ class Index(Searchable):
         self.folder = self.location = folder.absolute()  # the current folder may change
         self.snapshot = Snapshot(self.folder, manifest)
         self._columns = Columns()
-        self._faiss: tuple[str, Any, MappedFile | None] = "", None, None  # the approximate index, and its file
+        self._faiss: tuple[str, Any, CheckedFile | None] = "", None, None  # the approximate index, and its file
         self._thread_lock, self._is_writing = threading.RLock(), False
-        self._device = torch.device("cpu")  # of the model, also if another index takes the place of this one
+        self._device = torch.device("cpu")  # where to put the model of an index that takes the place of this one
         if embedder is not None:
             self.check_model(embedder)
             self.embedder = embedder
@@ -123,11 +122,12 @@ class Index(Searchable):
     def refresh(self) -> bool:
         """Load the latest state. Return True if it differs from the one before."""
         manifest = files.read_manifest(self.folder)
-        if manifest == self.manifest:
+        is_damaged = self.snapshot.is_damaged  # its files may have been restored
+        if manifest == self.manifest and not is_damaged:
             return False
         if manifest.uid != self.manifest.uid and "embedder" in self.__dict__:
             self._device = self.__dict__.pop("embedder").device
-        self.snapshot = Snapshot(self.folder, manifest, self.snapshot)
+        self.snapshot = Snapshot(self.folder, manifest, None if is_damaged else self.snapshot)
         return True
 
     @contextmanager
@@ -248,13 +248,13 @@ class Index(Searchable):
             The number of bytes that were checked.
 
         Raises:
-            ValueError: if a file is not as it was written.
+            DamagedIndexError: if a file is not as it was written. It is a ValueError.
         """
         manifest = files.read_manifest(self.folder)
         Snapshot(self.folder, manifest).verify()
         sizes = dict(manifest.bytes)
         for name in sizes.keys() - set(files.FILES):
-            MappedFile(self.folder / name, sizes[name], manifest.crc32[name]).read(always=True)
+            CheckedFile(self.folder / name, sizes[name], manifest.crc32[name]).read(always=True)
         if manifest.approximate is not None:
             sizes[manifest.approximate.file] = manifest.approximate.bytes
             approximate.checked(self.folder, manifest.approximate)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tuplet.embedding.pipeline import embed_chunks
 from tuplet.progress import track
 from tuplet.search.base import Searchable
-from tuplet.search.images import prepare
+from tuplet.search.inputs import decode
 from tuplet.search.listing import FileRecord, ListedImage
 
 #: The number of vectors from which an approximate index is worth building.
@@ -19,7 +19,7 @@ LARGE = 1_000_000
 
 @dataclass(frozen=True)
 class Changes:
-    """What an index lacks of its images: new ones, changed ones, and the ids of those that are gone."""
+    """The difference of an index and its images: new ones, changed ones, and the ids of those that are gone."""
 
     new: list[ListedImage]
     changed: list[ListedImage]
@@ -66,7 +66,7 @@ def find_changes(index: Searchable | None, images: Sequence[ListedImage], sync: 
     for id, image in track(listed.items(), "comparing", total=len(listed)):
         if id not in stored:
             new.append(image)
-        elif _without_file(stored[id]) != image.metadata or image.differs(file_of(stored[id])):
+        elif without_file(stored[id]) != image.metadata or image.differs(file_of(stored[id])):
             changed.append(image)
     sources = {image.source for image in images}
     deleted = [id for id, metadata in stored.items() if id not in listed and file_of(metadata).get("source") in sources]
@@ -83,6 +83,11 @@ def file_of(metadata: Any) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def without_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without the record of the file."""
+    return {name: value for name, value in metadata.items() if name != "file"}
+
+
 def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = False) -> IngestReport:
     """Bring images into an index that has a model; see `find_changes` for `sync`.
 
@@ -93,8 +98,8 @@ def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = Fa
 
     def read(image: ListedImage) -> tuple[Tensor, tuple[bytes, FileRecord | None]]:
         picture, record = image.read()
-        ready = prepare(picture, embedder, image.aspect)
-        return ready.pixels, (ready.thumbnail, record)
+        pixels, thumbnail = decode(picture, embedder, image.aspect)
+        return pixels, (thumbnail, record)
 
     with index.writing():
         changes = find_changes(index, images, sync)
@@ -118,7 +123,3 @@ def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = Fa
 
 def _metadata(image: ListedImage, record: FileRecord | None) -> dict[str, Any]:
     return {**image.metadata, **({} if record is None else {"file": record})}
-
-
-def _without_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name != "file"}

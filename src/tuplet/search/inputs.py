@@ -16,9 +16,9 @@ from tuplet.embedding import embed_pixels, image_pixels
 from tuplet.evaluation import average_views
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
-from tuplet.images.decode import ImageSource
+from tuplet.images.crop import thumbnail
+from tuplet.images.decode import ImageSource, read_image
 from tuplet.models import Embedder
-from tuplet.search.images import prepare
 
 #: Vectors, or images for the index's model.
 Inputs: TypeAlias = Tensor | np.ndarray | ImageSource | Sequence[ImageSource]
@@ -66,8 +66,9 @@ def check_items(
             if not all(isinstance(source, str | os.PathLike) for source in sources):
                 raise TypeError("images that are not files have no names; give ids=, one for each")
             ids = [str(os.fspath(source)) for source in sources]
-        ready = [prepare(source, embedder()) for source in sources]
-        inputs, thumbnails = embed_pixels(embedder(), [r.pixels for r in ready]), [r.thumbnail for r in ready]
+        decoded = [decode(source, embedder()) for source in sources]
+        inputs = embed_pixels(embedder(), [pixels for pixels, _ in decoded])
+        thumbnails = [small for _, small in decoded]
     if ids is None:
         raise TypeError("vectors need ids=, one for each")
     vectors, ids = as_matrix(inputs, dim), as_ids(ids)
@@ -76,11 +77,17 @@ def check_items(
     for name, values in (("ids", ids), ("metadata", metadata), ("thumbnails", thumbnails)):
         if len(values) != len(vectors):
             raise ValueError(f"{name} has {len(values)} entries for {len(vectors)} vectors; give one for each")
-    for id, thumbnail in zip(ids, thumbnails, strict=True):
-        if not isinstance(thumbnail, bytes | bytearray):
-            raise TypeError(f"the thumbnail of {id!r} is a {type(thumbnail).__name__}; give the bytes of a WebP file")
+    for id, small in zip(ids, thumbnails, strict=True):
+        if not isinstance(small, bytes | bytearray):
+            raise TypeError(f"the thumbnail of {id!r} is a {type(small).__name__}; give the bytes of a WebP file")
     refuse_known({id for id, count in Counter(ids).items() if count > 1})
     return Items(vectors, ids, metadata, thumbnails)
+
+
+def decode(source: ImageSource, embedder: Embedder, aspect: float | None = None) -> tuple[Tensor, bytes]:
+    """Decode an image once: return its pixels for the embedder and its thumbnail as WebP. See `Preprocessing.image`."""
+    image = read_image(source)
+    return image_pixels(embedder, image, aspect), thumbnail(image, aspect)
 
 
 def refuse_known(ids: set[str]) -> None:
@@ -89,20 +96,16 @@ def refuse_known(ids: set[str]) -> None:
         raise ValueError(f"the id {min(ids)!r} would exist twice; delete the other first or choose a new id")
 
 
+class UnknownIdError(ValueError):
+    """An id that the index does not have."""
+
+
 def in_order(found: Mapping[str, T], ids: list[str]) -> list[T]:
-    """Return the value of each id; ValueError if one is missing."""
+    """Return the value of each id; UnknownIdError if one is missing."""
     for id in ids:
         if id not in found:
-            raise ValueError(f"the index has no id {id!r}; use ids that were added and not deleted")
+            raise UnknownIdError(f"the index has no id {id!r}; use ids that were added and not deleted")
     return [found[id] for id in ids]
-
-
-def refuse_other_model(location: object, model: str | None, embedder: Embedder) -> None:
-    """Raise ValueError if the fingerprint of an embedder is not that of the index at a location."""
-    given = embedder.fingerprint()
-    if model != given:
-        by = "no model, from plain vectors" if model is None else f"the model {model[:12]}"
-        raise ValueError(f"{location} was made by {by}, not by {given[:12]}; index again with the new model")
 
 
 def query_vectors(queries: Inputs, dim: int, metric: str, embedder: Callable[[], Embedder]) -> np.ndarray:
@@ -116,6 +119,19 @@ def query_vectors(queries: Inputs, dim: int, metric: str, embedder: Callable[[],
         views = [queries[:, view] for view in range(queries.shape[1])]
         queries = average_views(views, metric="cosine" if metric == "cosine" else "dot")
     return as_matrix(queries, dim)
+
+
+def query_views(
+    embedder: Embedder, images: Sequence[ImageSource], *, mirror: bool = False, together: bool = False
+) -> Tensor:
+    """Embed images as queries (n, views, dim) for `search`, which averages the views of each.
+
+    `mirror` adds the mirror image of each; `together` takes all images as views of one object.
+    """
+    pixels = [image_pixels(embedder, source) for source in images]
+    if mirror:
+        pixels = [view for each in pixels for view in (each, each.flip(-1))]
+    return embed_pixels(embedder, pixels).view(1 if together else len(images), -1, embedder.width)
 
 
 def as_matrix(vectors: Tensor | np.ndarray, dim: int) -> np.ndarray:

@@ -15,12 +15,13 @@ from tuplet.data.dataset import crop_box
 from tuplet.data.files import IMAGE_ENDINGS, Files, Location, Slice, read_bytes
 from tuplet.data.readers.webdataset import is_webdataset
 from tuplet.data.sources import TAR_ENDINGS
-from tuplet.images.decode import read_image
+from tuplet.errors import first_line
+from tuplet.images.decode import UnreadableImageError, read_image
 from tuplet.search.inputs import is_json
 
 
 class FileRecord(TypedDict):
-    """What the metadata of an image say of its file, under the key `file`: enough to open it and to see a change."""
+    """The file of an image, in its metadata under the key `file`: enough to open it and to notice a change."""
 
     source: str  # the folder, tar or table that was indexed, and its split after a #
     path: str
@@ -50,9 +51,9 @@ class ListedImage:
         try:
             size, modified = _stat(self.origin)
             content = read_bytes(self.origin)
-        except OSError:
-            read_image(self.path)  # raises the error that names the image
-            raise
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            raise UnreadableImageError(f"image {self.path} cannot be read: {reason}") from error
         image = read_image(content, name=self.path)
         if self.box is not None:
             image = crop_box(image, self.box, self.path)
@@ -61,7 +62,7 @@ class ListedImage:
 
     @property
     def path(self) -> str:
-        """The path of the file; for one in a tar or a table that of the tar and its name inside."""
+        """The path of the file; for one in a tar or a table, the path of that and the name inside."""
         return str(self.origin)
 
     def differs(self, record: Mapping[str, object]) -> bool:
@@ -70,11 +71,11 @@ class ListedImage:
             return False
         try:
             size, modified = _stat(self.origin)
+            if size == record.get("size"):
+                return modified != record.get("modified") and zlib.crc32(read_bytes(self.origin)) != record.get("crc32")
         except OSError:
-            return False  # a broken link; reading it again would not help
-        if size != record.get("size"):
-            return True
-        return modified != record.get("modified") and zlib.crc32(read_bytes(self.origin)) != record.get("crc32")
+            pass  # `read` will say why
+        return True
 
 
 def _stat(origin: Location) -> tuple[int, int]:
@@ -141,12 +142,9 @@ def _id(found: data.Dataset, row: int, base: Path) -> str:
     if given is not None and given[row] is not None:
         return str(given[row])
     assert isinstance(found.images, list)
-    name = _text(_name(found.images[row], base))
+    place = found.images[row]
+    name = _text(os.path.relpath(place, base) if isinstance(place, str) else place.name)
     return name if found.boxes is None else f"{name}#{','.join(f'{side:g}' for side in found.boxes[row].tolist())}"
-
-
-def _name(location: Location, base: Path) -> str:
-    return os.path.relpath(location, base) if isinstance(location, str) else location.name
 
 
 def _text(name: str) -> str:

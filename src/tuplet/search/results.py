@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tuplet import cancel
-from tuplet.evaluation.scores import exact_scores, similarity
 from tuplet.search.snapshot import Snapshot
 
 #: Takes n and the numbers of some queries; returns the scores and rows (queries, ≤ n) of the n nearest of each, nearest
@@ -36,14 +35,6 @@ class Hit:
     def label(self) -> Any:
         """The `label` of the metadata, or None."""
         return self.metadata.get("label")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the hit as JSON can hold it.
-
-        >>> Hit("a", 0.5).to_dict()
-        {'id': 'a', 'score': 0.5, 'metadata': {}}
-        """
-        return {"id": self.id, "score": self.score, "metadata": self.metadata}
 
 
 class SearchResults(Sequence[list[Hit]]):
@@ -129,23 +120,19 @@ def first_distinct(vectors: np.ndarray, metric: str, threshold: float, k: int) -
 def _is_distinct(vectors: Tensor, others: Tensor, metric: str, threshold: float) -> Tensor:
     """Return for each of some float64 vectors whether it scores below `threshold` with all others.
 
-    A matrix product decides, except for the pairs whose score it cannot tell from the threshold: these get their exact
-    scores.
+    A score that rounding cannot tell from the threshold counts as equal to it, so that a threshold of 1 leaves out
+    copies.
     """
     products, squares, other_squares = vectors @ others.T, vectors.square().sum(1)[:, None], others.square().sum(1)
-    scale = (squares * other_squares).sqrt()
+    lengths = (squares * other_squares).sqrt()
     threshold = min(max(threshold, -FAR), FAR)
-    if metric == "euclidean":
+    scale: Tensor | float
+    if metric == "euclidean":  # both squared
         excess = 2 * products - squares - other_squares - threshold * abs(threshold)
         scale = squares + other_squares + threshold**2
+    elif metric == "cosine":
+        excess = torch.where(lengths > 0, products / lengths, 0.0) - threshold
+        scale = 1 + abs(threshold)
     else:
-        excess = products - threshold * (scale if metric == "cosine" else 1)
-        scale = (scale if metric == "cosine" else 1) * abs(threshold) + scale
-    rounding = 8 * (vectors.shape[1] + 8) * torch.finfo(torch.float64).eps * scale
-    distinct = (excess <= rounding).all(1)
-    uncertain = (excess.abs() <= rounding) & distinct[:, None]
-    for other in uncertain.any(0).nonzero()[:, 0]:
-        rows = (uncertain[:, other] & distinct).nonzero()[:, 0]
-        exact = exact_scores(vectors[rows], others[other].expand(len(rows), -1), metric)
-        distinct[rows] = similarity(exact, metric) < threshold
-    return distinct
+        excess, scale = products - threshold, lengths + abs(threshold)
+    return (excess < -8 * (vectors.shape[1] + 8) * torch.finfo(torch.float64).eps * scale).all(1)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from tuplet.evaluation import Vectors
 from tuplet.search import files
-from tuplet.search.files import ROW, Manifest
+from tuplet.search.files import ROW, CheckedFile, DamagedIndexError, Manifest
 from tuplet.search.inputs import Items, in_order, metadata_json
-from tuplet.search.mapped import MappedFile
 
 
 def id_hash(id: str) -> int:
@@ -28,7 +27,7 @@ def id_hash(id: str) -> int:
 
 
 def encode_items(items: Items, manifest: Manifest) -> dict[str, Any]:
-    """Return what new items append to each file of an index."""
+    """Return the bytes that new items append to each file of an index."""
     lines = [_line(id, metadata_json(id, about)) for id, about in zip(items.ids, items.metadata, strict=True)]
     rows = np.empty(len(lines), ROW)
     rows["line"] = manifest.bytes[files.ITEMS] + np.cumsum([len(line) for line in lines])
@@ -76,17 +75,15 @@ class Snapshot:
         self.folder, self.manifest = folder, manifest
         if earlier is not None and earlier.manifest.uid != manifest.uid:
             earlier = None
-        known: dict[str, MappedFile] = {} if earlier is None else earlier._files
-        self._files: dict[str, MappedFile] = {
-            name: MappedFile(folder / name, manifest.bytes[name], manifest.crc32[name], earlier=known.get(name))
+        known: dict[str, CheckedFile] = {} if earlier is None else earlier._files
+        self._files: dict[str, CheckedFile] = {
+            name: CheckedFile(folder / name, manifest.bytes[name], manifest.crc32[name], earlier=known.get(name))
             for name in files.FILES
         }
         self._galleries: dict[int, IndexVectors] = {}
         self._earlier: dict[int, IndexVectors] = {}
-        if earlier is not None:  # searches use all vectors, or those that the approximate index does not cover
-            firsts = {0, 0 if manifest.approximate is None else manifest.approximate.rows}
-            galleries = earlier._earlier | earlier._galleries
-            self._earlier = {first: galleries[first] for first in firsts & galleries.keys()}
+        if earlier is not None and earlier.manifest.approximate == manifest.approximate:
+            self._earlier = earlier._earlier | earlier._galleries
         self.alive = self._alive()
         if files.read_manifest(folder).uid != manifest.uid:
             raise ValueError(f"{folder} was replaced by another index while it was opened; open it again")
@@ -95,13 +92,11 @@ class Snapshot:
         """Return the mask of the rows that are not deleted."""
         alive, deleted = np.ones(self.manifest.rows, dtype=bool), self._array(files.DELETED, "<u8")
         if len(deleted) and deleted.max() >= len(alive):
-            raise ValueError(
-                f"{self.folder / files.DELETED} is damaged: it names row {deleted.max():,} of {len(alive):,}; "
-                "restore it from a copy"
-            )
+            problem = f"is damaged: it names row {deleted.max():,} of {len(alive):,}"
+            raise DamagedIndexError(self.folder / files.DELETED, problem)
         alive[deleted] = False
         if len(alive) - alive.sum() != len(deleted):
-            raise ValueError(f"{self.folder / files.DELETED} is damaged: it names a row twice; restore it from a copy")
+            raise DamagedIndexError(self.folder / files.DELETED, "is damaged: it names a row twice")
         return alive
 
     @property
@@ -111,8 +106,13 @@ class Snapshot:
 
     @property
     def rows(self) -> np.ndarray:
-        """What `ROW` says of each row, deleted ones included."""
+        """The `ROW` record of each row, deleted ones included."""
         return self._array(files.ROWS, ROW)
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if a file was found to be damaged."""
+        return any(file.is_damaged for file in self._files.values())
 
     @property
     def count(self) -> int:
@@ -140,9 +140,8 @@ class Snapshot:
             if not all(isinstance(item, dict) and isinstance(item.get("id"), str) for item in items):
                 raise ValueError("a line without id")
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{self.folder} is damaged: {files.ITEMS} and {files.ROWS} do not fit ({error}); restore it from a copy"
-            ) from error
+            problem = f"is damaged: {files.ITEMS} and {files.ROWS} do not fit ({error})"
+            raise DamagedIndexError(self.folder, problem) from error
         return items
 
     def thumbnail(self, row: int) -> bytes | None:
@@ -162,7 +161,7 @@ class Snapshot:
         return in_order(self.find(ids), ids)
 
     def verify(self) -> None:
-        """Read all files; ValueError if one is not as it was written."""
+        """Read all files; DamagedIndexError if one is not as it was written."""
         for file in self._files.values():
             file.read(always=True)
 

@@ -1,15 +1,15 @@
 """The ASGI application of the server."""
 
-import re
-from importlib.resources import files
+import sys
 from typing import Any
 
 import tuplet
 from tuplet import extras
 from tuplet.search.base import Searchable
-from tuplet.search.server.limits import Limits, RefusalError
+from tuplet.search.files import DamagedIndexError
+from tuplet.search.server.limits import UNREADABLE, Limits, RefusalError
 from tuplet.search.server.middleware import App, Middleware
-from tuplet.search.server.routes import add_info_routes, add_search_routes
+from tuplet.search.server.routes import add_info_routes, add_pages, add_search_routes
 from tuplet.search.server.service import Service
 
 _DESCRIPTION = """Search an index by image, by vector, or from one of its items.
@@ -41,28 +41,15 @@ def create_app(
 def app_of(service: Service, token: str | None, hosts: tuple[str, ...] | None) -> App:
     """Return the ASGI application of a service."""
     fastapi = extras.need("fastapi", extra="serve", purpose="serving an index")
-    pages = {path: _read_page(name) for path, name in (("/", "page.html"), ("/api", "api.html"))}
     app = fastapi.FastAPI(
         title="Tuplet", version=tuplet.__version__, description=_DESCRIPTION, openapi_url="/api/openapi.json",
         docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
     _add_errors(app, fastapi)
     add_search_routes(app, service)
-    add_info_routes(app, service, pages)
-    paths = {route.path for route in app.routes}
-    return Middleware(app, service.metrics, paths, list(pages.values()), token, hosts)
-
-
-def _read_page(name: str) -> str:
-    """Return a page with its style sheet and its script inside, so that it is one file."""
-
-    def read(name: str) -> str:
-        return files("tuplet.search.server").joinpath(name).read_text(encoding="utf-8")
-
-    page = re.sub(
-        r'<link rel="stylesheet" href="(.+?)">', lambda found: f"<style>\n{read(found[1])}</style>", read(name)
-    )
-    return re.sub(r'<script src="(.+?)"></script>', lambda found: f"<script>\n{read(found[1])}</script>", page)
+    add_info_routes(app, service)
+    add_pages(app)
+    return Middleware(app, service.metrics, {route.path for route in app.routes}, token, hosts)
 
 
 def _add_errors(app: Any, fastapi: Any) -> None:
@@ -77,6 +64,12 @@ def _add_errors(app: Any, fastapi: Any) -> None:
     async def refused(request: Any, error: RefusalError) -> Any:
         return problem(error.status, error.sentence, error.headers)
 
+    @app.exception_handler(DamagedIndexError)
+    @app.exception_handler(OSError)
+    async def unreadable(request: Any, error: Exception) -> Any:
+        print(f"tuplet: {error}", file=sys.stderr)
+        return await refused(request, RefusalError(503, UNREADABLE))
+
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Any, error: Any) -> Any:
         first = error.errors()[0]
@@ -85,7 +78,7 @@ def _add_errors(app: Any, fastapi: Any) -> None:
 
     @app.exception_handler(HTTPException)
     async def not_found(request: Any, error: Any) -> Any:
-        path, allowed = request.url.path, (error.headers or {}).get("Allow")
+        path, allowed = request.scope["path"], (error.headers or {}).get("Allow")
         wrong = f"{path} takes {allowed}, not {request.method}" if allowed else f"there is no {path} here"
         return problem(error.status_code, f"{wrong}; see /api for all paths", error.headers)
 

@@ -1,10 +1,11 @@
-"""Process concurrent requests in batches: requests that arrive during one batch form the next."""
+"""Work for many requests together: in batches, or once for all who ask."""
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tuplet.search.server.limits import busy
 
@@ -15,8 +16,9 @@ B = TypeVar("B")
 class Batcher(Generic[A, B]):
     """Call a function on batches of items, one batch at a time, in a thread of its own.
 
-    The function gets the items, and a function that tells whether somebody still waits for the item at a place. It
-    returns a result for each item, or an exception, which is raised to the caller with that item.
+    Items that arrive during one batch form the next. The function gets the items, and a function that tells whether
+    somebody still waits for the item at a place. It returns a result for each item, or an exception, which is raised to
+    the caller with that item.
 
     >>> async def double_three_numbers():
     ...     double = Batcher(lambda numbers, _: [2 * n for n in numbers], max_batch=2, max_waiting=10, what="numbers")
@@ -82,3 +84,34 @@ class Batcher(Generic[A, B]):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
+
+
+class Shared(Generic[B]):
+    """A result that is computed once for all who ask for it, and kept for those who ask later.
+
+    It is computed to the end even if those who wait for it give up, and never twice at the same time.
+
+    >>> async def ask_twice():
+    ...     shared = Shared(lambda: asyncio.sleep(0.01, "the result"))
+    ...     return await asyncio.gather(shared(version=1, seconds=60), shared(version=1, seconds=60))
+    >>> asyncio.run(ask_twice())
+    ['the result', 'the result']
+    """
+
+    def __init__(self, compute: Callable[[], Coroutine[Any, Any, B]]) -> None:
+        self._compute = compute
+        self._task: asyncio.Task[B] | None = None
+        self._version, self._begun = 0, 0.0
+
+    async def __call__(self, version: int, seconds: float) -> B:
+        """Return the result for a version; one that is older than `seconds` or has failed is computed again."""
+        while self._task is not None and not self._task.done() and self._version != version:
+            await asyncio.wait([self._task])
+        if self._task is None or (self._task.done() and not self._is_fresh(self._task, version, seconds)):
+            self._version, self._begun = version, time.monotonic()
+            self._task = asyncio.create_task(self._compute())
+        return await asyncio.shield(self._task)
+
+    def _is_fresh(self, task: asyncio.Task[B], version: int, seconds: float) -> bool:
+        has_failed = task.cancelled() or task.exception() is not None
+        return not has_failed and version == self._version and time.monotonic() - self._begun <= seconds

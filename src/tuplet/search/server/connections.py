@@ -24,6 +24,8 @@ from tuplet.search.server.limits import Limits
 ACCEPTED = 64
 #: Bytes to read from a connection at a time; others have their turn in between.
 READ_BYTES = 2**14
+#: The most bytes of a request before its body: a filter of 256 long labels is in its address.
+HEADER_BYTES = 2**16
 #: Seconds of this thread that reading a request may take, and for each of its bytes: a body in chunks of one byte takes
 #: a thousand times as long as others.
 PARSE_SECONDS, BYTE_SECONDS = 0.05, 1e-7
@@ -69,7 +71,7 @@ class Connections:
         return True
 
     def renew(self, connection: "Connection") -> None:
-        """Make a connection that was answered the newest of its client."""
+        """Count a connection that was answered as the newest of its client."""
         own = self._by_client.get(connection.address, {})
         if connection in own:
             own[connection] = own.pop(connection)
@@ -181,6 +183,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            h11_max_incomplete_event_size=HEADER_BYTES,
             backlog=ACCEPTED,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
@@ -202,13 +205,13 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def stopped(self) -> None:
-        """Let the process live on: all work has ended."""
+        """Cancel the timer that would end the process: all work is done."""
         if self._killer is not None:
             self._killer.cancel()
 
 
 def _max_open_files() -> int:
-    """Return the limit of this process; Windows has none that matters here."""
+    """Return how many files this process may open; Windows has no limit that matters here."""
     try:
         import resource
     except ImportError:
@@ -222,7 +225,7 @@ def _kill() -> None:
 
 
 class _QuietHandler:
-    """Report errors of the event loop, but only once a minute that there are too many open files."""
+    """Report errors of the event loop; that too many files are open, at most once a minute."""
 
     def __init__(self) -> None:
         self._reported = -60.0

@@ -16,6 +16,8 @@ REASONS = {
     422: "a parameter is missing, wrong or over a limit",
     503: "busy: try again",
 }
+#: The sentence for an index that is missing or damaged.
+UNREADABLE = "the index cannot be read now, see the server's log; try again in a second"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Limits:
     bytes: int = 10 * 2**20  # of an image, or of any other body
     pixels: int = 50_000_000  # of an image after decoding
     memory: int = 2**30  # bytes, to decode all images at the same time
-    images: int = 32  # being decoded or waiting for the model
+    images: int = 32  # being decoded or waiting for the model; `images` × `bytes` may be arriving
     searches: int = 1024  # waiting for the index
     distinct: int = 64  # of them, those that leave out near-duplicates
     results: int = 200  # of one search

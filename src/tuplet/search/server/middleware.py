@@ -1,7 +1,6 @@
 """Middleware for every request: the token, the host names that are allowed, security headers and metrics."""
 
 import asyncio
-import base64
 import hashlib
 import hmac
 import re
@@ -17,7 +16,18 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+#: The headers of every answer. A page may only load what this server sends; browsers must ask each time whether it
+#: changed, since another index may later have the same ids at the same address.
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"private, no-cache"),
+]
 COOKIE = "tuplet_token"
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Token needed</title><body><form><p>This server needs its token.</p>
@@ -37,7 +47,6 @@ class Middleware:
         app: App,
         metrics: Metrics,
         paths: set[str],
-        pages: list[str],
         token: str | None = None,
         hosts: tuple[str, ...] | None = None,
     ) -> None:
@@ -46,7 +55,6 @@ class Middleware:
         self._app, self._metrics, self._paths, self._hosts = app, metrics, paths, hosts
         self._token = None if token is None else token.encode()
         self._secret = "" if token is None else hashlib.sha256(token.encode()).hexdigest()
-        self._headers = _security_headers(pages)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on to the application."""
@@ -62,24 +70,25 @@ class Middleware:
             nonlocal status, is_started
             if message["type"] == "http.response.start":
                 status, is_started = message["status"], True
-                message["headers"] = [*message.get("headers", []), *self._headers]
+                message["headers"] = [*message.get("headers", []), *HEADERS]
             await send(message)
 
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-            if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
+            host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
+            if self._hosts is not None and host not in self._hosts:
                 await _answer(send_with_headers, 421, "this server answers to the name localhost only; use it")
             elif self._token is None or self._has_token(headers):
                 await self._app(scope, receive, send_with_headers)
             else:
                 await self._ask_for_token(scope, send_with_headers)
-        except asyncio.CancelledError:  # by the end of the server alone
+        except asyncio.CancelledError:  # only when the server stops
             if not is_started:
                 await _answer(send_with_headers, 503, "the server is stopping; try again in a second")
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.count_request(path, status)
-            self._metrics.observe("tuplet_request_seconds", time.perf_counter() - begun)
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.request_seconds.observe(time.perf_counter() - begun)
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -114,29 +123,3 @@ async def _answer(
     content = [(b"content-type", (kind or "application/json").encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*content, *(headers or [])]})
     await send({"type": "http.response.body", "body": body})
-
-
-def _host(header: str) -> str:
-    """Return the host of a Host header without its port."""
-    return re.sub(r":\d+$", "", header).lower()
-
-
-def _security_headers(pages: list[str]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of every answer; they allow only the scripts and styles of the server's own pages."""
-    allowed = {
-        tag: " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(block.encode()).digest()).decode()}'"
-            for page in pages
-            for block in re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        )
-        for tag in ("script", "style")
-    }
-    policy = (
-        f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; "
-        "img-src 'self' blob: data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    )
-    return [
-        (b"content-security-policy", policy.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
-    ]

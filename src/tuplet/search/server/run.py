@@ -9,8 +9,10 @@ from tuplet import extras
 from tuplet.search.base import Searchable
 from tuplet.search.server.app import app_of
 from tuplet.search.server.limits import Limits
-from tuplet.search.server.middleware import LOOPBACK
 from tuplet.search.server.service import Service
+
+#: The names of this machine.
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def serve(
@@ -42,12 +44,12 @@ def serve(
     is_local = is_loopback(host)
     if not is_local and token is None:
         print(f"tuplet: everyone who can reach {host} can search; --token keeps others out", file=sys.stderr)
-    service = Service(index, limits, is_local if originals is None else originals)
-    service.start()
-    server = Server(app_of(service, token, hosts=(*LOOPBACK, host.lower()) if is_local else None), limits)
-    # Before uvicorn listens for the signal, and after it has stopped, when it raises the signal again.
-    before = signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
     with _listen(host, port) as listener:
+        service = Service(index, limits, is_local if originals is None else originals)
+        service.start()
+        server = Server(app_of(service, token, hosts=(*LOOPBACK, host.lower()) if is_local else None), limits)
+        # For signals before uvicorn handles them, and for the one that it raises again after it has stopped.
+        before = signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
         name = f"[{host}]" if ":" in host else host
         print(f"{len(index):,} vectors at http://{name}:{listener.getsockname()[1]} (stop with ctrl-C)", flush=True)
         server.run(sockets=[listener])

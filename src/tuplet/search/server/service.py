@@ -6,37 +6,32 @@ import random
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tuplet.cancel import cancel_when
 from tuplet.cancel import check as check_cancelled
 from tuplet.embedding import embed_pixels
 from tuplet.images.crop import thumbnail
-from tuplet.images.decode import read_image
-from tuplet.images.process import RefusedImageError, make_decoder
+from tuplet.images.decode import UnreadableImageError, read_image
 from tuplet.models import Embedder
 from tuplet.search.base import Searchable
-from tuplet.search.filters import as_json
-from tuplet.search.ingest import file_of
-from tuplet.search.inputs import choices, is_plain, query_vectors
+from tuplet.search.ingest import file_of, without_file
+from tuplet.search.inputs import UnknownIdError, is_plain, query_vectors
 from tuplet.search.results import Hit
-from tuplet.search.server.batching import Batcher
-from tuplet.search.server.limits import Limits, RefusalError, busy
+from tuplet.search.server.batching import Batcher, Shared
+from tuplet.search.server.limits import UNREADABLE, Limits, RefusalError
 from tuplet.search.server.metrics import Metrics
 from tuplet.search.server.middleware import Receive
+from tuplet.search.server.uploads import Uploads
 
-#: Images that are decoded at the same time, each in a process of its own.
-DECODERS = 2
 #: The longer side of the image of an item's file.
 ORIGINAL_SIZE = 1600
 #: Look for changes of the index at most this often.
@@ -65,47 +60,33 @@ class Service:
     def __init__(self, index: Searchable, limits: Limits, originals: bool = False) -> None:
         self.index, self.limits, self.metrics, self.originals = index, limits, Metrics(), originals
         self.embedder = self._own_embedder()
-        self.embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.images, "images")
-        self.searches: Batcher[SearchRequest, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
+        self.uploads = Uploads(limits)
+        self._embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.images, "images")
+        self._searches: Batcher[SearchRequest, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
         # They take longer than others, which must not wait for them.
-        self.distinct_searches: Batcher[SearchRequest, list[Hit]] = Batcher(
+        self._distinct_searches: Batcher[SearchRequest, list[Hit]] = Batcher(
             self._search, 8, limits.distinct, "searches for distinct results"
         )
-        # It ends in time to say so.
-        self._pool = make_decoder(DECODERS, limits.pixels, limits.seconds / 2, limits.memory)
-        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
-        self._images, self._refreshed, self._lock = 0, time.monotonic(), threading.Lock()
-        self._labels: dict[Any, int] | None = None
-        # Items to start from, by their number, with the changes of the index and the time at which they were drawn.
-        self._starts: dict[int, tuple[int, float, list[Hit]]] = {}
-        self._drawing, self._counting = asyncio.Lock(), asyncio.Lock()
-        self._counted = 0.0
+        self._labels: Shared[dict[Any, int]] = Shared(lambda: asyncio.to_thread(self.index.counts))
+        self._starts: dict[int, Shared[list[Hit]]] = {}  # by the number of items
+        self._refreshed, self._lock = time.monotonic(), threading.Lock()
         self._changes, self._is_lost = 0, False  # the changes of the index so far; True while it cannot be read
 
-    @contextmanager
-    def image_slot(self, search: bool = True) -> Iterator[None]:
-        """Reserve a place for one image, before any of its bytes is read; `search` needs the model."""
-        if search and self.embedder is None:
-            raise RefusalError(409, "this index holds plain vectors and no model; search with a vector or an item")
-        if self._images >= self.limits.images:
-            raise busy("images", self.limits.images)
-        self._images += 1
-        try:
-            yield
-        finally:
-            self._images -= 1
-
     def start(self) -> None:
-        """Start the processes that decode images, so that the first image need not wait for them."""
+        """Start the processes that decode images, if the index takes images."""
         if self.embedder is not None:
-            self._pool.start()
+            self.uploads.start()
 
     def close(self) -> None:
         """Return when the threads have finished what they are doing; nothing new is begun."""
-        self._pool.close()
-        self._decoders.shutdown(cancel_futures=True)
-        for batcher in (self.embeds, self.searches, self.distinct_searches):
+        self.uploads.close()
+        for batcher in (self._embeds, self._searches, self._distinct_searches):
             batcher.close()
+
+    def check_takes_images(self) -> None:
+        """Refuse an image to search with if the index has no model."""
+        if self.embedder is None:
+            raise RefusalError(409, "this index holds plain vectors and no model; search with a vector or an item")
 
     @asynccontextmanager
     async def time_limit(self, receive: Receive) -> AsyncIterator[None]:
@@ -146,9 +127,11 @@ class Service:
 
     async def image_vector(self, body: bytes, mirror: bool) -> np.ndarray:
         """Return the vector of an image, averaged with that of its mirror image if `mirror`."""
-        loop = asyncio.get_running_loop()
-        views = await loop.run_in_executor(self._decoders, self._decode, body, mirror)
-        vectors = await asyncio.gather(*(self.embeds(view) for view in views))
+        assert self.embedder is not None
+        assert self.embedder.preprocessing is not None
+        image = await self.uploads.crop(body, self.embedder.preprocessing.crop)
+        views = [image, image.flip(-1)] if mirror else [image]
+        vectors = await asyncio.gather(*(self._embeds(view) for view in views))
         index = self.index
         return query_vectors(np.stack(vectors)[None], index.dim, index.metric, lambda: index.embedder)[0]
 
@@ -166,7 +149,7 @@ class Service:
         """Return the vector of an item of the index."""
         try:
             return (await asyncio.to_thread(self.index.vectors, [id]))[0]
-        except ValueError:
+        except UnknownIdError:
             raise RefusalError(404, f"the index has no id {id[:80]!r}; use the ids of search results") from None
 
     async def thumbnail(self, id: str) -> bytes:
@@ -177,42 +160,25 @@ class Service:
             raise RefusalError(404, f"the index has no thumbnail of {id[:80]!r}")
         return small
 
-    async def preview(self, body: bytes) -> bytes:
-        """Return a thumbnail of an image to search with, for browsers that cannot show its format."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, self._preview, body)
-
-    def _preview(self, body: bytes) -> bytes:
-        with _refused():
-            return self._pool.thumbnail(body)
-
     async def original(self, id: str) -> bytes:
         """Return the image of an item's file, at most `ORIGINAL_SIZE` pixels wide or high."""
         if not self.originals:
             raise RefusalError(403, "this server shows thumbnails only; tuplet serve --originals shows more")
         await self.refresh()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._decoders, self._original, id)
+        return await self.uploads.run(self._original, id)
 
     def _original(self, id: str) -> bytes:
         """Decode and encode, so that no file that is not an image is ever sent."""
         try:
             path = str(file_of(self.index.metadata([id])[0]).get("path", ""))
             return thumbnail(read_image(path), size=ORIGINAL_SIZE)
-        except ValueError:  # an image that cannot be read, or an id that is not there
+        except (UnknownIdError, UnreadableImageError):
             raise RefusalError(404, f"the file of {id[:80]!r} cannot be shown: it is gone or no image") from None
 
     async def starting_items(self, k: int) -> list[Hit]:
         """Return items to start from: one of each class, then a second one of each, then any."""
-        if self._drawn(k) is None:
-            async with self._drawing:  # one request draws, however many ask
-                if self._drawn(k) is None:
-                    begun = self._changes, time.monotonic()
-                    self._starts[k] = *begun, await self._draw_items(k)
-        return self._starts[k][2]
-
-    def _drawn(self, k: int) -> list[Hit] | None:
-        changes, drawn, items = self._starts.get(k, (-1, 0.0, []))
-        return items if changes == self._changes and time.monotonic() - drawn < START_SECONDS else None
+        drawn = self._starts.setdefault(k, Shared(partial(self._draw_items, k)))
+        return await drawn(self._changes, START_SECONDS)
 
     async def _draw_items(self, k: int) -> list[Hit]:
         labels = [label for label in await self.labels() if is_plain(label)]
@@ -228,38 +194,11 @@ class Service:
     async def labels(self) -> dict[Any, int]:
         """Return the number of items with each label."""
         await self.refresh()
-        async with self._counting:  # one thread counts, however many ask
-            if self._labels is None or time.monotonic() - self._counted > RECOUNT_SECONDS:
-                begun, changes, counts = time.monotonic(), self._changes, await asyncio.to_thread(self.index.counts)
-                if changes != self._changes:
-                    return counts
-                self._labels, self._counted = counts, begun
-            return self._labels
+        return await self._labels(self._changes, RECOUNT_SECONDS)
 
     async def search(self, request: SearchRequest) -> list[Hit]:
         """Search together with the other requests that wait."""
-        return await (self.searches if request.distinct is None else self.distinct_searches)(request)
-
-    def where_json(self, labels: list[str], conditions: str | None) -> str:
-        """Return the filter of a search as JSON text, from labels and a JSON object of metadata."""
-        try:
-            wanted = json.loads(conditions or "{}")
-        except (ValueError, RecursionError):
-            wanted = None
-        if not isinstance(wanted, dict) or not all(_is_condition(value) for value in wanted.values()):
-            raise RefusalError(
-                422, 'where must be a JSON object of text, numbers, booleans or lists of them: {"year": [2011, 2012]}'
-            )
-        values = len(labels) + sum(len(choices(each)) for each in wanted.values())
-        if values > self.limits.values:
-            raise RefusalError(422, f"the filter has {values:,} values; at most {self.limits.values:,} are allowed")
-        if labels:
-            named = [value for label in labels for value in _label_values(label)]
-            if "label" in wanted:
-                also = {as_json(value) for value in choices(wanted["label"])}
-                named = [value for value in named if as_json(value) in also]
-            wanted["label"] = named
-        return json.dumps(wanted, sort_keys=True)
+        return await (self._searches if request.distinct is None else self._distinct_searches)(request)
 
     def about(self) -> dict[str, Any]:
         """Return the size, metric and limits of the index."""
@@ -285,14 +224,13 @@ class Service:
             return "cosine similarity: 1 is the same, about 0 unrelated"
         return "dot product of the vectors: higher is nearer"
 
-    def gauges(self) -> dict[str, float]:
-        """Return the present values of the metrics that are not counts."""
+    def metrics_text(self) -> bytes:
+        """Return the metrics as Prometheus reads them."""
         self._refresh()
-        return {
-            "tuplet_vectors": len(self.index),
-            "tuplet_images_in_progress": self._images,
-            "tuplet_searches_waiting": len(self.searches) + len(self.distinct_searches),
-        }
+        self.metrics.vectors.set(len(self.index))
+        self.metrics.images.set(self.uploads.images)
+        self.metrics.searches.set(len(self._searches) + len(self._distinct_searches))
+        return self.metrics.text()
 
     async def refresh(self) -> None:
         """Load the latest state of the index, in a thread if the disk must be read."""
@@ -309,14 +247,14 @@ class Service:
                 self._refreshed = time.monotonic()
                 try:
                     if self.index.refresh() or self._is_lost:
-                        self._changes, self._labels = self._changes + 1, None
+                        self._changes += 1
                         self.embedder = self._own_embedder()
                     self._is_lost = False
                 except Exception as error:  # whatever is wrong, the old model must not answer for a new index
                     print(f"tuplet: {error}", file=sys.stderr)
                     self._is_lost = True
             if self._is_lost:
-                raise RefusalError(503, "the index cannot be read now, see the server's log; try again in a second")
+                raise RefusalError(503, UNREADABLE)
 
     def _identity(self) -> tuple[str, Embedder | None]:
         """Return what changes if another index takes the place of this one: its uid and its model."""
@@ -325,19 +263,12 @@ class Service:
     def _own_embedder(self) -> Embedder | None:
         return self.index.embedder.eval() if self.index.has_model else None
 
-    def _decode(self, body: bytes, mirror: bool) -> list[Tensor]:
-        assert self.embedder is not None
-        assert self.embedder.preprocessing is not None
-        with _refused():
-            image = torch.from_numpy(self._pool.decode(body, self.embedder.preprocessing.crop).copy())
-        return [image, image.flip(-1)] if mirror else [image]
-
     def _embed(self, images: list[Tensor], is_wanted: IsWanted) -> list[np.ndarray]:
         assert self.embedder is not None
         begun = time.perf_counter()
         vectors = embed_pixels(self.embedder, images).numpy()
-        self.metrics.observe("tuplet_embed_seconds", time.perf_counter() - begun)
-        self.metrics.observe("tuplet_embed_batch", len(images))
+        self.metrics.embed_seconds.observe(time.perf_counter() - begun)
+        self.metrics.embed_batch.observe(len(images))
         return list(vectors)
 
     def _search(self, requests: list[SearchRequest], is_wanted: IsWanted) -> list[list[Hit] | Exception]:
@@ -360,51 +291,14 @@ class Service:
                     hits.update(zip(places, map(self._shown, found), strict=True))
             except Exception as error:
                 hits.update(dict.fromkeys(places, error))
-        self.metrics.observe("tuplet_search_seconds", time.perf_counter() - begun)
-        self.metrics.observe("tuplet_search_batch", len(requests))
+        self.metrics.search_seconds.observe(time.perf_counter() - begun)
+        self.metrics.search_batch.observe(len(requests))
         return [hits[place] for place in range(len(requests))]
 
     def _shown(self, hits: list[Hit]) -> list[Hit]:
-        """Leave out where the files are, unless the server shows them."""
-        if self.originals:
-            return hits
-        return [Hit(hit.id, hit.score, {k: v for k, v in hit.metadata.items() if k != "file"}) for hit in hits]
+        """Remove the paths of files, unless the server shows originals."""
+        return hits if self.originals else [Hit(hit.id, hit.score, without_file(hit.metadata)) for hit in hits]
 
 
 def _nobody_waits(is_wanted: IsWanted, places: list[int]) -> bool:
     return not any(map(is_wanted, places))
-
-
-def _is_condition(value: Any) -> bool:
-    return all(map(is_plain, value if isinstance(value, list) else [value]))
-
-
-def _label_values(label: str) -> list[Any]:
-    """Return the values that a label sent as text may mean: the text, and the number or boolean that it is in JSON.
-
-    >>> _label_values("bee"), _label_values("2011")
-    (['bee'], ['2011', 2011])
-    """
-    try:
-        value = json.loads(label)
-    except (ValueError, RecursionError):
-        return [label]
-    return [label, value] if isinstance(value, int | float) and is_plain(value) else [label]
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Refuse an upload that is not decoded inside this block."""
-    try:
-        yield
-    except RefusedImageError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: RefusedImageError) -> RefusalError:
-    """Return the status and the sentence for an image that was not decoded."""
-    if error.kind in ("large", "slow"):
-        return RefusalError(413, f"the image {str(error).removeprefix('it ')}; send a smaller one")
-    if error.kind == "unknown":
-        return RefusalError(415, "the body is not an image; send a JPEG, PNG or WebP file")
-    return RefusalError(415, f"the image cannot be read: {error}; send another")

@@ -1,12 +1,12 @@
 "use strict";
 const $ = id => document.getElementById(id);
-const LIKE = 0.97;                 // results that score this with one another are near-duplicates
+const LIKE = 0.97;                 // two results whose score with one another is this or more are near-duplicates
 const SUGGESTED = 50;              // the most classes to suggest while one is typed
 const images = new Map();          // the images of all searches since the page was opened, for the Back button
-let about = {}, labels = [], query = null, running = null, hits = [];
+let about = {}, labels = [], running = null, hits = [];
+let query = null;                  // {kind: "image", key, name}, {kind: "item", id} or {kind: "start"}
 
-// `query` is {kind: "image", key, name}, {kind: "item", id} or {kind: "start"}. The address holds the item and the filters.
-
+// Return the JSON of an answer. A busy server is asked again, four times in all.
 async function ask(path, options = {}, tries = 4) {
   const response = await fetch(path, options);
   if (response.status === 503 && tries > 1) {
@@ -26,12 +26,12 @@ async function search() {
   $("results").setAttribute("aria-busy", "true");
   for (const id of ["problem", "hint"]) $(id).hidden = true;
   remember();
-  const options = new URLSearchParams({k: $("count").value});
-  if ($("label").value) options.append("label", $("label").value);
-  if ($("where").value.trim()) options.append("where", JSON.stringify(conditions($("where").value)));
-  if ($("distinct").checked) options.append("distinct", LIKE);
   const begun = performance.now();
   try {
+    const options = new URLSearchParams({k: $("count").value});
+    if ($("label").value) options.append("label", $("label").value);
+    if ($("where").value.trim()) options.append("where", JSON.stringify(conditions($("where").value)));
+    if ($("distinct").checked) options.append("distinct", LIKE);
     let found;
     if (query.kind === "image") {
       const body = await fitting(images.get(query.key));
@@ -39,7 +39,7 @@ async function search() {
     } else if (query.kind === "item") {
       options.append("id", query.id);
       found = await ask(`/api/search/item?${options}`, {signal: stop.signal});
-    } else if (!$("label").value) {
+    } else if (!options.has("label") && !options.has("where")) {
       found = await ask(`/api/start?k=${$("count").value}`, {signal: stop.signal});
     } else {
       const vector = Array.from({length: about.dim}, () => Math.random() * 2 - 1);
@@ -66,9 +66,10 @@ async function search() {
 }
 
 const near = () => about.metric !== "euclidean";
-// The filter of "camera=3, colour=red"; a value that is JSON, such as 3 or true, is taken as such.
+// Return the filter of "camera=3, colour=red". A value that is JSON, such as 3 or true, is not text.
 function conditions(text) {
-  return Object.fromEntries(text.split(",").map(part => {
+  return Object.fromEntries(text.split(",").filter(part => part.trim()).map(part => {
+    if (!part.includes("=")) throw new Error(`“${part.trim()}” is no filter; write a name and a value, such as camera=3`);
     const [key, ...rest] = part.split("="), value = rest.join("=").trim();
     try { return [key.trim(), JSON.parse(value)]; } catch { return [key.trim(), value]; }
   }));
@@ -76,7 +77,7 @@ function conditions(text) {
 
 const sentence = text => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
-// The address holds the filters, so that a search can be kept and sent.
+// Write the item and the filters into the address, so that a search can be kept and sent.
 function remember() {
   const parts = new URLSearchParams();
   if (query.kind === "item") parts.set("item", query.id);
@@ -87,6 +88,7 @@ function remember() {
   history.replaceState(query, "", text ? `?${text}` : "/");
 }
 
+// Read the filters from the address.
 function recall() {
   const parts = new URLSearchParams(location.search);
   for (const id of ["label", "where"]) $(id).value = parts.get(id) || "";
@@ -124,7 +126,7 @@ function show(milliseconds) {
   facets();
 }
 
-// The text of any JSON value: String() fails on {toString: 1}.
+// Return the text of any JSON value: String() fails on {toString: 1}.
 const plain = value => typeof value === "object" ? JSON.stringify(value) : String(value);
 const name = hit => plain(hit.metadata.label ?? hit.id);
 const pretty = text => text.replace(/^\d+\./, "").replaceAll("_", " ");
@@ -181,6 +183,13 @@ function enlarge(hit) {
   $("larger").showModal();
 }
 
+// Make a button that filters by a class, or no longer does.
+function chip(label, ...rest) {
+  const button = make("button", {type: "button", className: "chip", title: label}, make("span", {textContent: pretty(label)}), ...rest);
+  button.addEventListener("click", () => { $("label").value = label === $("label").value ? "" : label; search(); });
+  return button;
+}
+
 // Show the classes of the results as buttons.
 function facets() {
   const counted = new Map();
@@ -193,14 +202,13 @@ function facets() {
   $("chips").replaceChildren();
   if (query.kind === "start" && !chosen) return;
   for (const [label, count] of most) {
-    const chip = make("button", {type: "button", className: "chip", title: label}, make("span", {textContent: pretty(label)}), make("i", {textContent: count}));
-    chip.setAttribute("aria-pressed", String(label === chosen));
-    chip.addEventListener("click", () => { $("label").value = label === chosen ? "" : label; search(); });
-    $("chips").append(chip);
+    const button = chip(label, make("i", {textContent: count}));
+    button.setAttribute("aria-pressed", String(label === chosen));
+    $("chips").append(button);
   }
 }
 
-// Suggest classes that match the typed text, most frequent first. With thousands of them each key would take seconds.
+// Suggest classes that contain the typed text, most frequent first: only a few, since a list of thousands takes seconds.
 function suggest() {
   const typed = $("label").value.toLowerCase(), fitting = [];
   for (const label of labels) {
@@ -210,20 +218,14 @@ function suggest() {
   $("labels").replaceChildren(...fitting.map(label => make("option", {value: label, label: pretty(label)})));
 }
 
-// Offer the classes whose names are most like a text that names none.
+// Offer the classes whose names are most like a typed text that is none of them.
 function offer() {
-  const typed = $("label").value;
-  const like = nearestNames(typed, labels, 5);
-  const chips = like.map(label => {
-    const chip = make("button", {type: "button", className: "chip", title: label}, make("span", {textContent: pretty(label)}));
-    chip.addEventListener("click", () => { $("label").value = label; search(); });
-    return chip;
-  });
-  $("hint").replaceChildren(`There is no class “${typed}”.`, ...(like.length ? [" Did you mean ", make("br"), ...chips] : []));
+  const typed = $("label").value, like = nearestNames(typed, labels, 5);
+  $("hint").replaceChildren(`There is no class “${typed}”.`, ...(like.length ? [" Did you mean ", make("br"), ...like.map(label => chip(label))] : []));
   $("hint").hidden = false;
 }
 
-// Names that contain the text come first, then those that share most pairs of letters with it.
+// Return the names that are most like a text: first those that contain it, then those that share most pairs of letters.
 function nearestNames(text, names, count) {
   const pairs = word => new Set([...word].map((letter, i) => letter + (word[i + 1] || "")));
   const wanted = pretty(text).toLowerCase(), own = pairs(wanted);
@@ -236,12 +238,7 @@ function nearestNames(text, names, count) {
   return scored.filter(([score]) => score > 0.3).sort((a, b) => b[0] - a[0]).slice(0, count).map(([, name]) => name);
 }
 
-function choose() {
-  const label = $("label").value;
-  if (label && !labels.includes(label)) offer();
-  else search();
-}
-
+// Show what is searched from: the image or the item.
 function draw() {
   const full = query.kind !== "start";
   $("drop").classList.toggle("full", full);
@@ -256,7 +253,7 @@ function draw() {
   if (query.kind === "image") $("from").replaceChildren("Searching with ", make("b", {textContent: query.name || "a pasted image"}));
 }
 
-// A browser that cannot show the format of an upload, such as TIFF, shows the server's thumbnail of it.
+// Show the server's thumbnail of an upload whose format the browser cannot show, such as TIFF.
 async function preview() {
   $("query").hidden = true;
   if (query.kind !== "image" || $("query").src.startsWith("data:")) return;
@@ -295,7 +292,7 @@ $("settings").addEventListener("submit", event => event.preventDefault());
 for (const id of ["count", "distinct", "where"]) $(id).addEventListener("change", search);
 for (const kind of ["focus", "input"]) $("label").addEventListener(kind, suggest);
 $("label").addEventListener("input", () => { if (!$("label").value || labels.includes($("label").value)) search(); });
-$("label").addEventListener("change", choose);
+$("label").addEventListener("change", () => { if ($("label").value && !labels.includes($("label").value)) offer(); else search(); });
 $("large-close").addEventListener("click", () => $("larger").close());
 $("larger").addEventListener("click", event => { if (event.target === $("larger")) $("larger").close(); });
 addEventListener("popstate", event => {
@@ -311,11 +308,10 @@ addEventListener("keydown", event => {
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") { event.preventDefault(); $("label").focus(); $("label").select(); }
   if (event.key.toLowerCase() === "o") { event.preventDefault(); $("drop").click(); }
-  const focused = [...document.querySelectorAll(".hit")].indexOf(document.activeElement);
-  if (event.key.toLowerCase() === "v" && focused >= 0) { event.preventDefault(); enlarge(hits[focused]); }
+  const cards = [...document.querySelectorAll(".hit")], at = cards.indexOf(document.activeElement);
+  if (event.key.toLowerCase() === "v" && at >= 0) { event.preventDefault(); enlarge(hits[at]); }
   const moves = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns(), ArrowDown: columns()};
   if (!(event.key in moves)) return;
-  const cards = [...document.querySelectorAll(".hit")], at = cards.indexOf(document.activeElement);
   if (at < 0 && event.target !== document.body) return;
   const next = cards[at < 0 ? 0 : at + moves[event.key]];
   if (next) { event.preventDefault(); next.focus(); next.scrollIntoView({block: "nearest"}); }

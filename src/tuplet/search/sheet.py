@@ -1,32 +1,16 @@
-"""Image queries: several views of each image, and a contact sheet of the results."""
+"""Draw the results of a search as one image."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
-from tuplet.embedding import embed_pixels, image_pixels
-from tuplet.images.decode import ImageSource, read_image
+from tuplet.images.decode import read_image
 from tuplet.search.base import Searchable
 from tuplet.search.results import Hit
 
 _TILE, _GAP, _TEXT = 160, 12, 40
 _INK, _PALE, _PAPER = (28, 30, 33), (110, 115, 122), (255, 255, 255)
-
-
-def query_views(
-    index: Searchable, images: Sequence[ImageSource], *, mirror: bool = False, together: bool = False
-) -> Tensor:
-    """Return queries (n, views, dim) for `search`, which averages the views of each.
-
-    `mirror` adds the mirror image of each; `together` takes all images as views of one object.
-    """
-    pictures = [image_pixels(index.embedder, source) for source in images]
-    if mirror:
-        pictures = [view for picture in pictures for view in (picture, picture.flip(-1))]
-    views = embed_pixels(index.embedder, pictures)
-    return views.view(1 if together else len(images), -1, index.dim)
 
 
 def contact_sheet(index: Searchable, queries: Sequence[Image.Image], found: Sequence[Sequence[Hit]]) -> Image.Image:
