@@ -252,6 +252,14 @@ def test_a_run_of_one_step_has_a_report(tmp_path):
     assert "How it learned</h2><p>There is no curve: fewer than two steps were logged; train with a smaller" in page
 
 
+def test_a_run_that_has_just_begun_has_no_curve_yet(tmp_path):
+    folder = image_run(tmp_path)
+    (folder / "evaluation.json").unlink()
+    (folder / "events.jsonl").write_text('{"event": "evaluation", "step": 0, "recall_at_1": 0.5}\n')
+    page = reports.write(folder).read_text()
+    assert "How it learned</h2><p>There is no curve yet: fewer than two steps are logged.</p>" in page
+
+
 def test_the_report_of_a_large_run_is_a_few_megabytes(tmp_path):
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (2000, 32, 32, 3), dtype=torch.uint8, generator=draw)

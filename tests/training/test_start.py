@@ -11,7 +11,8 @@ import tuplet
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
 from tuplet import evaluation, models, training
 from tuplet.reports.metrics import describe_gain
-from tuplet.training.result import gain
+from tuplet.training.result import gain, report_gain
+from tuplet.training.settings import Settings
 from tuplet.training.start import AVERAGES, averages, make_start
 
 
@@ -101,6 +102,17 @@ def test_a_result_that_is_worse_is_warned_of_or_the_start_is_kept(tmp_path):
     assert (run.metrics["step"], run.metrics["gain"]["recall_at_1"]) == (0, 0.0)
     assert run.embedder.width == 10
     assert training.train(vectors(), tmp_path / "kept", keep_start=True, **worse).embedder.width == 10
+
+
+def test_a_gain_that_may_be_chance_is_logged_with_its_interval(caplog):
+    caplog.set_level("INFO", logger="tuplet")
+    found = {"recall_at_1": -0.0067, "interval": [-0.0433, 0.0333], "confidence": 0.95}
+    metrics = {"step": 60, "start": {"recall_at_1": 0.6533}, "recall_at_1": 0.6467, "gain": found}
+    report_gain(metrics, Settings(steps=60))
+    assert caplog.messages == [
+        "these test queries do not tell whether training helped: Recall@1 65.33 → 64.67 % "
+        "(-0.67 points, 95 % interval -4.33 to +3.33)"
+    ]
 
 
 def test_a_linear_layer_starts_from_the_vectors_and_is_averaged_with_them(tmp_path):

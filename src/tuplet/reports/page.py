@@ -20,6 +20,7 @@ from tuplet.reports.run import FinishedRun, RunLog, read_run
 from tuplet.reports.svg import percent
 
 _NO_CURVE = "There is no curve: fewer than two steps were logged; train with a smaller log_every or evaluate_every."
+_NO_CURVE_YET = "There is no curve yet: fewer than two steps are logged."
 _NO_MISTAKES = "There are none: the nearest neighbour of every query has its class."
 _WORST = "The queries whose first correct result has the largest rank, at most one per class, with their results."
 _TYPICAL = "The queries closest to the median of MAP@R, at most one per class: what to expect of the run."
@@ -88,7 +89,8 @@ def _sections(run: FinishedRun) -> str:
 
 def _learning(run: RunLog) -> str:
     curves = [charts.loss_chart(run), charts.selection_chart(run)]
-    return section("learning", "How it learned", "" if any(curves) else _NO_CURVE, grid("charts", curves))
+    missing = _NO_CURVE if isinstance(run, FinishedRun) else _NO_CURVE_YET
+    return section("learning", "How it learned", "" if any(curves) else missing, grid("charts", curves))
 
 
 def _about_map(run: FinishedRun, shown: int) -> str:

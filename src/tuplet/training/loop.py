@@ -301,7 +301,9 @@ def is_finished(progress: Progress, settings: Settings) -> bool:
 def in_words(minutes: float) -> str:
     """Return a duration in minutes, or in hours if there are many.
 
-    >>> in_words(2.6), in_words(200)
-    ('3 minutes', '3.3 hours')
+    >>> in_words(0.7), in_words(2.6), in_words(200)
+    ('1 minute', '3 minutes', '3.3 hours')
     """
+    if minutes < 1.5:
+        return "1 minute"
     return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"

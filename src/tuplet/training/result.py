@@ -138,7 +138,7 @@ def report_gain(metrics: dict[str, Any], settings: Settings) -> None:
     elif high < 0:
         warn(f"training made the model worse: {change} ({interval}); {what_to_try(settings)}")
     elif low <= 0 and settings.steps:
-        _logger.info("the interval contains 0: these test queries do not tell whether training helped")
+        _logger.info("these test queries do not tell whether training helped: %s (%s)", change, interval)
 
 
 def what_to_try(settings: Settings) -> str:
