@@ -63,8 +63,8 @@ def _train(
     from tuplet.cli.evaluate import print_metrics
     from tuplet.cli.runs import usable_device
     from tuplet.training.checkpoint import plain_settings
-    from tuplet.training.config_file import read_config
-    from tuplet.training.resolve import resolve_settings
+    from tuplet.training.plan import resolve_settings
+    from tuplet.training.settings import read_config
 
     folder = Path("runs") / (Path(data).name.split(".")[0] or "data") if out is None else out
     usable_device(settings.get("device"))

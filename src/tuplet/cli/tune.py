@@ -63,7 +63,7 @@ def _tune(
     from tuplet import reports, training
     from tuplet.cli.runs import usable_device
     from tuplet.reports.tuning import describe, gain_over_first, metric_title, ranked
-    from tuplet.training.config_file import read_config
+    from tuplet.training.settings import read_config
 
     name = Path(data).name.split(".")[0] or "data"
     folder = Path("runs") / f"{name}_tuning" if out is None else out
