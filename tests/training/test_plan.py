@@ -13,6 +13,13 @@ from tuplet.training.plan import describe_choices, resolve_settings
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
 
 
+@pytest.fixture(autouse=True)
+def only_packaged_weights(monkeypatch):
+    """Weights that this machine has elsewhere would be chosen instead."""
+    for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+
+
 def many(count):
     return data.from_images(torch.zeros(count, 4, 4, dtype=torch.uint8), torch.arange(count) // 10)
 
