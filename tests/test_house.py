@@ -1,4 +1,4 @@
-"""The rooms stand in one order, a module imports only from rooms before its own, and the map of a run is true."""
+"""The rooms stand in one order, imports keep to it, and what CONTRIBUTING.md says of training is true."""
 
 import ast
 import re
@@ -53,3 +53,17 @@ def test_the_path_of_a_training_run_names_what_exists():
         for part in name.split("."):
             found = getattr(found, part)
         assert found.__module__ == f"tuplet.training.{module}", f"{name} is not defined in {module}.py"
+
+
+def test_the_modules_of_training_import_only_those_listed_before():
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    section = text.split("### The modules of training\n")[1].split("\n## ")[0]
+    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    listed = [re.split(r" {2,}", line)[::2] for line in lines]
+    order = [name for names in listed for name in names]
+    paths = {path.stem: path for path in (SOURCE / "training").glob("*.py") if path.stem != "__init__"}
+    assert sorted(order) == sorted(paths)
+    for name, path in paths.items():
+        imported = re.findall(r"tuplet\.training\.(\w+) import", path.read_text())
+        late = set(imported) - set(order[: order.index(name)])
+        assert not late, f"{name} imports {late}, which come after it"

@@ -8,7 +8,7 @@ import pytest
 from commands import SMALL, typed
 from report_runs import draw_folder
 from tuplet.training import describe_options
-from tuplet.training.config_file import config_schema, read_config
+from tuplet.training.settings import config_schema, read_config
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,27 @@ def test_formats_hold_the_same(tmp_path, name, text):
     assert read_config(tmp_path / name) == {"recipe": "npair", "steps": 7, "loss_options": {"scale": 2.0}}
 
 
+def test_numbers_in_yaml_need_no_point(tmp_path):
+    (tmp_path / "a.yaml").write_text("lr: 1e-5\nclip: 2E+3\nweights: 1e-5.safetensors\n")
+    assert read_config(tmp_path / "a.yaml") == {"lr": 1e-5, "clip": 2e3, "weights": "1e-5.safetensors"}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("a.json", '{"step": 3}', "there is no option 'step'; did you mean 'steps'"),
         ("a.json", "{", "cannot be read"),
+        ("a.yaml", "steps: [1", r"a\.yaml cannot be read \(while parsing a flow sequence .*; correct it"),
+        ("a.json", b"\xff", "cannot be read"),
         ("a.json", "[1]", "holds list"),
         ("a.ini", "", r"must be \.yaml, \.json or \.toml"),
     ],
 )
 def test_mistakes_are_named(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=message):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message) as caught:
         read_config(tmp_path / name)
+    assert "\n" not in str(caught.value)
 
 
 def test_printed_options_are_a_file_and_flags_take_precedence(tmp_path):

@@ -11,7 +11,8 @@ from training_tools import vectors
 from tuplet import losses, mining, training
 from tuplet.losses import LOSSES, RowLoss
 from tuplet.rows import masked_logsumexp
-from tuplet.training.objective import Objective, make_loss, usual_normalize, warn_of_length
+from tuplet.training.model import usual_normalize, warn_of_length
+from tuplet.training.objective import Objective, make_loss
 from tuplet.training.settings import Settings
 
 X = torch.randn(24, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

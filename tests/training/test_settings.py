@@ -16,9 +16,8 @@ from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
 from tuplet.training.checkpoint import describe_module, plain_settings
 from tuplet.training.distributed import World
-from tuplet.training.plan import make_plan
+from tuplet.training.plan import Default, make_plan, resolve_settings
 from tuplet.training.recipes import recipe_for
-from tuplet.training.resolve import Default, resolve_settings
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"
@@ -58,7 +57,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"loss": "raw", "loss_options": {"mining": {"name": 3}}},
             "mining is {'name': 3}; give a name, a dictionary with a name, or a whole loss as an object",
         ),
-        ({"loss": "raw", "loss_options": None}, "loss_options is None; give a dictionary, such as {'margin': 0.4}"),
+        ({"loss": "raw", "loss_options": None}, "loss_options is None; it must be dict: hyperparameters of a loss"),
         ({"resume": None}, "resume is None; give True to continue, or False to start again"),
         ({"recipe": 3}, "there is no recipe 3; choose one of a_bier, abe"),
         ({"recipe": "rankedlist"}, "there is no recipe 'rankedlist'; did you mean 'ranked_list'?"),
@@ -109,10 +108,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             "a batch of 28 is more than the 24 examples that 6 training classes give, each 4 at most; choose a "
             "batch_size of 24 or less, or a larger per_class",
         ),
-        ({"loss": losses.RAWLoss}, "loss is <class 'tuplet.losses.raw.RAWLoss'>; give a name, or a loss object"),
+        ({"loss": losses.RAWLoss}, "loss is <class 'tuplet.losses.raw.RAWLoss'>; it must be str or RowLoss: loss by"),
         (
             {"loss": torch.nn.Sequential(torch.nn.Identity())},
-            "loss is a Sequential; give a name, or a loss object of tuplet.losses",
+            "loss is a Sequential; it must be str or RowLoss: loss by name (`losses.LOSSES`), or a loss object",
         ),
         (
             {"model": torch.nn.Sequential(torch.nn.Identity())},

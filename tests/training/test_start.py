@@ -11,9 +11,10 @@ import tuplet
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
 from tuplet import evaluation, models, training
 from tuplet.reports.metrics import describe_gain
-from tuplet.training.result import gain, report_gain
+from tuplet.training.ema import AVERAGES, averages
+from tuplet.training.evaluate import gain, report_gain
+from tuplet.training.model import make_start
 from tuplet.training.settings import Settings
-from tuplet.training.start import AVERAGES, averages, make_start
 
 
 def raw_recall(source, part=1):

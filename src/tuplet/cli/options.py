@@ -63,7 +63,7 @@ def read_options(
     config: Path | None, recipe: str | None, settings: Mapping[str, Any]
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the recipe and the options of training, from a file and from flags, which take precedence."""
-    from tuplet.training.config_file import read_config
+    from tuplet.training.settings import read_config
 
     options = {} if config is None else read_config(config)
     recipe_of_file = options.pop("recipe", None)

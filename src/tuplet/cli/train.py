@@ -70,7 +70,7 @@ def _train(
     from tuplet.cli.evaluate import print_metrics
     from tuplet.cli.runs import default_folder, usable_device
     from tuplet.training.checkpoint import plain_settings
-    from tuplet.training.resolve import resolve_settings
+    from tuplet.training.plan import resolve_settings
 
     usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))

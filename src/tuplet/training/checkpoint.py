@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import getitem
@@ -21,7 +21,6 @@ from tuplet.training.distributed import World
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import sharded_parameters
-from tuplet.training.sampler import sampler_state
 from tuplet.training.settings import Settings, describe_options
 
 #: Options that a resumed run may change: none of them changes the weights after a given step.
@@ -59,6 +58,10 @@ class Progress:
     log_length: int = 0
     """Length of events.jsonl in bytes."""
 
+    def set_best(self, score: float, step: int, average: float | None = None) -> None:
+        """Note the best embedder: its score, its step, and its share of trained weights if it is an average."""
+        self.best_score, self.best_step, self.best_average = score, step, average
+
     @property
     def candidate(self) -> str:
         """The name of the best embedder until it replaces the former one."""
@@ -88,9 +91,11 @@ class TrainState:
         Parameters that are divided among the processes are collected in the main one, so that a checkpoint does not
         depend on the number of processes.
         """
+        # The sampler may have drawn ahead. The next step decides where it continues.
+        epoch, batch = divmod(self.progress.step, len(self.sampler))
         saved = {
             **{name: part.state_dict() for name, part in self._parts().items()},
-            "sampler": sampler_state(self.sampler, self.progress.step),
+            "sampler": {**self.sampler.state_dict(), "epoch": epoch, "batch": batch},
             "rng": world.gather_objects(rng_state(world.device)),
             "progress": asdict(self.progress),
         }
@@ -121,7 +126,7 @@ class TrainState:
         self.progress = Progress(**saved["progress"])
 
     def _shards(self, saved: dict[str, Any]) -> Shards:
-        """Return the paths in a checkpoint to the tensors that are divided, each with the parameter that it follows."""
+        """Return the paths to the divided tensors of a checkpoint, each with the parameter that its rows belong to."""
         numbers = {p: n for n, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
         paths: Shards = {}
         for name, p in sharded_parameters(self.objective).items():
@@ -188,40 +193,46 @@ def _hash(content: bytes) -> str:
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], folder: Path) -> None:
     """Raise an error if a folder holds a run with other settings, on other data or of another model.
 
-    `steps` may change unless the schedule depends on it. An option that the saved run does not know was added later, so
-    the run had its default.
+    `steps` may change unless the schedule depends on it.
     """
     remedy = f"give another folder, or {opt('resume', False)} to start again"
-    for name, value in current["data"].items():  # before the settings, since some of them follow from the data
-        before = saved["data"].get(name)
-        if before != value:
-            raise OptionError(f"{folder} holds a run on other data ({name} {before}, now {value})", remedy)
-    defaults = {option.name: option.default for option in describe_options()}
     may_change = _MAY_CHANGE - {"steps"} if current["settings"]["schedule"] == "cosine" else _MAY_CHANGE
-    for name, value in current["settings"].items():
-        before = saved["settings"].get(name, defaults[name])
-        if before != value and name not in may_change:
-            why = ", on which its cosine schedule depends" if name == "steps" else ""
-            raise OptionError(f"{folder} holds a run with {opt(name, before)}{why}, not {opt(name, value)}", remedy)
-    if saved["model"] != current["model"]:
-        raise OptionError(f"{folder} holds a run of another model, whose weights have other shapes", remedy)
+    for kind, name, before, now in _differences(saved, current, may_change):
+        why = ", on which its cosine schedule depends" if name == "steps" else ""
+        message = {
+            "data": f"a run on other data ({name} {before}, now {now})",
+            "settings": f"a run with {opt(name, before)}{why}, not {opt(name, now)}",
+            "model": "a run of another model, whose weights have other shapes",
+        }
+        raise OptionError(f"{folder} holds {message[kind]}", remedy)
 
 
 def check_same_processes(identity: dict[str, Any], world: World) -> None:
     """Raise an error if the processes of a run differ in settings, data or model: they would wait for each other."""
-    remedy = "start all processes with the same command on the same data"
     main, *others = world.gather_objects(identity)
     for rank, other in enumerate(others, 1):
-        for name, value in main["settings"].items():
-            if other["settings"][name] != value and name not in _OF_A_PROCESS:
-                given = f"{opt(name, other['settings'][name])} in process {rank} and {opt(name, value)} in process 0"
-                raise OptionError(given, remedy)
-        for name, value in main["data"].items():
-            if other["data"][name] != value:
-                raise OptionError(f"the data of process {rank} differ from those of process 0 in their {name}", remedy)
-        if other["model"] != main["model"]:
-            wrong = f"the weights of process {rank} have other names, shapes or types than in process 0"
-            raise OptionError(wrong, remedy)
+        for kind, name, own, mains in _differences(other, main, _OF_A_PROCESS):
+            message = {
+                "data": f"the data of process {rank} differ from those of process 0 in their {name}",
+                "settings": f"{opt(name, own)} in process {rank} and {opt(name, mains)} in process 0",
+                "model": f"the weights of process {rank} have other names, shapes or types than in process 0",
+            }
+            raise OptionError(message[kind], "start all processes with the same command on the same data")
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any], but: set[str]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield what differs between two identities, but for some options: its kind, its name and both values.
+
+    Data come first, since some settings follow from them. An option that `one` does not know was added later, so that
+    run had its default.
+    """
+    defaults = {option.name: option.default for option in describe_options()}
+    for kind, known in (("data", one["data"]), ("settings", defaults | one["settings"])):
+        for name, value in other[kind].items():
+            if known.get(name) != value and name not in but:
+                yield kind, name, known.get(name), value
+    if one["model"] != other["model"]:
+        yield "model", "model", one["model"], other["model"]
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tuplet import data as datasets
@@ -17,12 +16,11 @@ from tuplet.data import Dataset
 from tuplet.embedding.pipeline import suggest_skipping
 from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
 from tuplet.losses import LOSSES
-from tuplet.training.distributed import join_processes, main_raises_first
+from tuplet.training.distributed import World, join_processes, main_raises_first
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.papers import benchmark, published
-from tuplet.training.plan import make_plan
+from tuplet.training.plan import try_plan
 from tuplet.training.recipes import RECIPES, recipe_for
-from tuplet.training.resolve import resolve_settings
 from tuplet.training.run import train
 from tuplet.training.settings import check_names
 
@@ -69,7 +67,7 @@ def compare(
     [('untrained', None), ('npair', None), ('raw_vthm', None)]
     """
     with main_raises_first():
-        folder = run_path(out)
+        folder = run_path(out, resume)
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
         by_label = {label: {**options, **own} for label, own in _options_by_label(losses, dataset).items()}
         seeds = _check_seeds(seeds)
@@ -82,10 +80,10 @@ def compare(
         folders = _folders(folder, by_label)
         name = benchmark(dataset)
         finished = [(folders[label] / f"seed_{seed}" / EVALUATION).is_file() for label in by_label for seed in seeds]
-        if not (resume and all(finished)):
-            dataset = decode_once(dataset, recipe, list(by_label.values()))
-        rows: list[dict[str, Any]] = []
         world = join_processes(options.get("device"))
+        if not (resume and all(finished)):
+            dataset = decode_once(dataset, recipe, list(by_label.values()), world)
+        rows: list[dict[str, Any]] = []
         for label, own in by_label.items():
             runs: list[dict[str, Any]] = []
             for seed in seeds:
@@ -95,17 +93,12 @@ def compare(
                     _logger.info("%s, seed %d: Recall@1 %.2f %%", label, seed, 100 * run.metrics["recall_at_1"])
             printed = [row._asdict() for row in published(name, label)]
             rows.append({"loss": label, **_mean_and_std(runs), "runs": runs, "published": printed})
-        rows.insert(0, _untrained(rows[0]["runs"][0]["metrics"]["start"]))
+        start = {"metrics": rows[0]["runs"][0]["metrics"]["start"]}
+        rows.insert(0, {"loss": UNTRAINED, **_mean_and_std([start]), "runs": [], "published": []})
         result = {"data": dataset.source or repr(dataset), "benchmark": name, "rows": rows}
         if world.is_main:
             RunFolder(folder).write_json("comparison.json", result)
         return result
-
-
-def _untrained(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of the model before training."""
-    mean = {name: value for name, value in start.items() if type(value) is float}
-    return {"loss": UNTRAINED, "mean": mean, "std": dict.fromkeys(mean), "runs": [], "published": []}
 
 
 def _mean_and_std(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -140,17 +133,13 @@ def _folders(folder: Path, labels: Iterable[str]) -> dict[str, Path]:
     return {label: folder / name for name, label in labels_of.items()}
 
 
-def decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]]) -> Dataset:
+def decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, Any]], world: World) -> Dataset:
     """Return the data with decoded images, if all images can be read and all runs want them of one size.
 
     Errors in the options of any run are raised here, before another run has trained for long.
     """
-    world = join_processes(runs[0].get("device"))
-    # Each run draws the same random numbers and gives the same warnings again.
-    with warnings.catch_warnings(), torch.random.fork_rng(world.gpus):
-        warnings.simplefilter("ignore")
-        plans = (make_plan(data, resolve_settings(recipe, run, data), world) for run in runs)
-        planned = [(plan.settings, plan.embedder.preprocessing) for plan in plans]
+    plans = (try_plan(data, recipe, run, world) for run in runs)
+    planned = [(plan.settings, plan.embedder.preprocessing) for plan in plans]
     if data.images is None or isinstance(data.images, Tensor):
         return data
     crops = {

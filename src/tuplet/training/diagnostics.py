@@ -11,7 +11,7 @@ from tuplet.errors import OptionError, opt
 from tuplet.training.checkpoint import TrainState
 from tuplet.training.settings import Settings
 
-#: Mean cosine of two embeddings above which they have collapsed, and the steps that a network gets to leave it.
+#: Mean cosine of two embeddings above which they count as collapsed, and the first steps, which give no warning.
 COLLAPSED, SETTLED = 0.98, 50
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,9 +25,9 @@ T = TypeVar("T")
 _logger = logging.getLogger("tuplet")
 #: Seconds that other processes wait with an error. torchrun checks its processes every 0.1 s and ends them sooner.
 ERROR_DELAY = 5.0
-#: Seconds that a process waits for another, unless TUPLET_TIMEOUT says so; the main one may evaluate alone for long.
+#: Seconds that a process waits for another, unless TUPLET_TIMEOUT is set. The main one may evaluate alone for long.
 TIMEOUT = 1800
-#: A part of the message of every error of gloo's connections, which have no type of their own.
+#: Text in the message of every connection error of gloo, which has no error type of its own.
 _GLOO = "gloo/transport"
 
 
@@ -126,9 +126,9 @@ class World:
             dist.send(share.to(self.device), rank)
         return first
 
-    def shard(self, count: int) -> range:
-        """Return the share of `count` examples that this process works on."""
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+    def share(self, indices: Sequence[int]) -> Sequence[int]:
+        """Return the examples, of those at `indices`, that this process works on."""
+        return indices[len(indices) * self.rank // self.size : len(indices) * (self.rank + 1) // self.size]
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -167,35 +167,28 @@ def main_raises_first() -> Iterator[None]:
     after the delay.
     """
     try:
-        with _explain_lost_process():
-            yield
-    except Exception:
+        yield
+    except Exception as error:
         if os.environ.get("RANK", "0") != "0":
             time.sleep(ERROR_DELAY)
+        lost = _lost_process(error)
+        if lost is not None:
+            raise lost from error
         raise
 
 
-@contextmanager
-def _explain_lost_process() -> Iterator[None]:
-    """Turn an error of the connection to another process into one sentence.
-
-    Raises:
-        TimeoutError: another process did not answer in time.
-        ConnectionError: another process ended.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or _GLOO in str(error)):
-            raise
-        if "timed out" in str(error).lower():
-            raise TimeoutError(
-                f"another process of this run did not answer within {_timeout():,g} s; look whether it was stopped, "
-                "or set TUPLET_TIMEOUT to more seconds, then call again to continue from the last checkpoint"
-            ) from error
-        raise ConnectionError(
-            "another process of this run ended; see its own message, and call again to go on from the last checkpoint"
-        ) from error
+def _lost_process(error: Exception) -> OSError | None:
+    """Return an error of the connection to another process as one sentence; None for any other error."""
+    if not isinstance(error, dist.DistError) and not (isinstance(error, RuntimeError) and _GLOO in str(error)):
+        return None
+    if "timed out" in str(error).lower():
+        return TimeoutError(
+            f"another process of this run did not answer within {_timeout():,g} s; look whether it was stopped, "
+            "or set TUPLET_TIMEOUT to more seconds, then call again to continue from the last checkpoint"
+        )
+    return ConnectionError(
+        "another process of this run ended; see its own message, and call again to go on from the last checkpoint"
+    )
 
 
 def join_processes(device: str | None) -> World:

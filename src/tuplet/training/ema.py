@@ -1,10 +1,14 @@
-"""Exponential moving average of the weights."""
+"""Averages of weights: over the steps of a run (EMA), and of the model before and after training (WiSE-FT)."""
 
 import copy
+from collections.abc import Iterator
 
 import torch
 
 from tuplet.models import Embedder
+
+#: Shares of the trained weights in an average with the start.
+AVERAGES = (0.2, 0.4, 0.6, 0.8)
 
 
 class ExponentialMovingAverage:
@@ -31,3 +35,21 @@ class ExponentialMovingAverage:
         torch._foreach_lerp_(list(self.embedder.parameters()), list(self.source.parameters()), 1 - decay)
         for copied, buffer in zip(self.embedder.buffers(), self.source.buffers(), strict=True):
             copied.copy_(buffer)
+
+
+def averages(start: Embedder, result: Embedder) -> Iterator[tuple[float, Embedder]]:
+    """Yield averages of the weights of start and result (Wortsman et al. 2022, WiSE-FT), each with the result's share.
+
+    Layers that the start does not have stay as they were trained. All yielded embedders are one object, which the next
+    average changes.
+
+    >>> from tuplet import models
+    >>> start, result = (models.create("mlp", features=2, hidden=[], dim=2) for _ in range(2))
+    >>> [share for share, _ in averages(start, result)]
+    [0.2, 0.4, 0.6, 0.8]
+    """
+    first, last, mixed = start.weights(), result.weights(), copy.deepcopy(result).eval()
+    shared = [name for name, value in first.items() if name in last and value.is_floating_point()]
+    for share in AVERAGES:
+        mixed.restore({**last, **{name: torch.lerp(first[name], last[name], share) for name in shared}})
+        yield share, mixed

@@ -1,16 +1,18 @@
-"""The log of a run: JSON lines, TensorBoard if it is installed, and callbacks."""
+"""The log of a run: JSON lines, TensorBoard if it is installed, callbacks, Weights & Biases and MLflow."""
 
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tuplet.atomic import explain_write_errors
-from tuplet.errors import first_line
+from tuplet.errors import OptionError, did_you_mean, first_line, opt
+from tuplet.extras import need
 
 _logger = logging.getLogger("tuplet")
 
@@ -82,9 +84,8 @@ class Events:
         with explain_write_errors(self.path):
             self._append(f"{line}\n".encode(errors="backslashreplace"))  # a path that is not UTF-8
         if self._tensorboard is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._tensorboard.add_scalar(f"{event}/{name}", value, step)
+            for name, value in _numbers(event, values).items():
+                self._tensorboard.add_scalar(name, value, step)
         if event in _METHODS:
             self._tell(_METHODS[event], step, values)
 
@@ -147,3 +148,75 @@ def _tensorboard(folder: Path, step: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(folder / "tensorboard", purge_step=step + 1)
+
+
+def _numbers(event: str, values: Mapping[str, Any]) -> dict[str, float]:
+    return {f"{event}/{name}": float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+class _Tracker(Callback):
+    """Sends numbers to a service under names such as train/loss, evaluation/recall_at_1 and end/recall_at_1."""
+
+    log: Callable[..., object]
+    finish: Callable[[], object]
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Send the numbers of a step."""
+        self.log(_numbers("train", values), step=step)
+
+    def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
+        """Send the metrics of an evaluation."""
+        self.log(_numbers("evaluation", values), step=step)
+
+    def on_end(self, step: int, values: Mapping[str, Any]) -> None:
+        """Send the result, and finish."""
+        self.log(_numbers("end", values), step=step)
+        self.finish()
+
+
+class WandbTracker(_Tracker):
+    """Logs to Weights & Biases; its variables WANDB_PROJECT and WANDB_MODE choose the project and the mode."""
+
+    def __init__(self, wandb: Any, folder: Path, settings: Mapping[str, Any]) -> None:
+        same = folder / "wandb.id"
+        if not same.is_file():
+            same.write_text(uuid4().hex[:8])
+        run = wandb.init(id=same.read_text(), resume="allow", name=folder.name, dir=folder, config=dict(settings))
+        self.log, self.finish = run.log, run.finish
+
+
+class MlflowTracker(_Tracker):
+    """Logs to MLflow; its variables MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME choose server and experiment."""
+
+    def __init__(self, mlflow: Any, folder: Path, settings: Mapping[str, Any]) -> None:
+        same = folder / "mlflow.id"
+        known = same.read_text() if same.is_file() else None
+        run = mlflow.start_run(run_id=known, run_name=None if known else folder.name)
+        if known is None:
+            same.write_text(run.info.run_id)
+            mlflow.log_params({name: str(value)[:500] for name, value in settings.items()})
+        self.log, self.finish = mlflow.log_metrics, mlflow.end_run
+
+
+_TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
+
+
+def start_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Callback:
+    """Start a tracker for the run in a folder; a resumed run continues its record there."""
+    return _TRACKERS[name](_tracker_package(name), folder, settings)
+
+
+def check_tracker(name: str) -> None:
+    """Raise an error if there is no such tracker, or its package is not installed.
+
+    >>> check_tracker("wand")
+    Traceback (most recent call last):
+    tuplet.errors.OptionError: log is 'wand'; did you mean 'wandb'?
+    """
+    if name not in _TRACKERS:
+        raise OptionError(f"{opt('log')} is {name!r}; {did_you_mean(name, _TRACKERS)}")
+    _tracker_package(name)
+
+
+def _tracker_package(name: str) -> Any:
+    return need(name, extra=name, purpose=f"logging to {name}")

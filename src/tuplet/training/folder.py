@@ -32,12 +32,14 @@ class LostFileError(OptionError, FileNotFoundError):
     """A file of a run was removed, and it cannot be made from the others."""
 
 
-def run_path(out: str | os.PathLike[str]) -> Path:
-    """Return the path that `out` names, checked.
+def run_path(out: str | os.PathLike[str], resume: bool) -> Path:
+    """Return the path that `out` names, after a check of both arguments.
 
-    >>> run_path("runs/birds").parts
+    >>> run_path("runs/birds", resume=True).parts
     ('runs', 'birds')
     """
+    if not isinstance(resume, bool):  # None or 0 would remove what is in the folder
+        raise OptionTypeError(f"{opt('resume')} is {resume!r}; give True to continue, or False to start again")
     # An empty path means the current folder. It is more likely a variable that was not set.
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise OptionTypeError(f"{opt('out')} is {out!r}; give the path of a folder, which is created if needed")
@@ -140,7 +142,7 @@ class RunFolder:
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
-        """Turn what a damaged checkpoint causes inside this block, such as a part that is missing, into a sentence."""
+        """Turn an error that a damaged checkpoint causes in this block, such as a missing part, into one sentence."""
         try:
             yield
         except (OptionError, torch.OutOfMemoryError):

@@ -25,14 +25,14 @@ from tuplet.training.diagnostics import (
     step_too_large,
     weights_are_finite,
 )
-from tuplet.training.evaluate import embed_part, map_at_r, recalls
+from tuplet.training.ema import AVERAGES, averages
+from tuplet.training.evaluate import embed_shared, map_at_r, recalls
 from tuplet.training.events import Events
 from tuplet.training.folder import CHECKPOINT, RunFolder
 from tuplet.training.interrupt import stop
 from tuplet.training.optimizer import set_lr
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
-from tuplet.training.start import AVERAGES, averages
 from tuplet.training.step import Stepper, StepResult
 
 _logger = logging.getLogger("tuplet")
@@ -114,14 +114,11 @@ class Loop:
         log, evaluate, checkpoint = (
             step % every == 0 for every in (settings.log_every, settings.evaluate_every, settings.checkpoint_every)
         )
+        if log or not self.world.is_distributed:  # several processes agree only where they wait for each other anyway
+            late = time.perf_counter() - self.saved_at > 60 * settings.checkpoint_minutes
+            checkpoint |= self.world.broadcast(late)
         last = step == settings.steps
-        return log or last, evaluate or last, checkpoint or self._checkpoint_is_late(log)
-
-    def _checkpoint_is_late(self, synchronized: bool) -> bool:
-        """Return whether the last checkpoint is too long ago; several processes ask only where they wait anyway."""
-        if self.world.is_distributed and not synchronized:
-            return False
-        return self.world.broadcast(time.perf_counter() - self.saved_at > 60 * self.settings.checkpoint_minutes)
+        return log or last, evaluate or last, checkpoint
 
     def _batches(self) -> Iterator[tuple[Batch, Tensor]]:
         """Yield the batches from the next step on, each with the inputs of the network."""
@@ -175,7 +172,7 @@ class Loop:
             split = "validation" if settings.validation else "test"
             _logger.info("before training: %s on the %s split (%s)", _described(found), split, start.about)
         if settings.keep_start or not settings.steps:
-            progress.best_score, progress.best_step = found.get(settings.select_by, 0.0), 0
+            progress.set_best(found.get(settings.select_by, 0.0), step=0)
             if self.world.is_main:
                 self.folder.save_last(start.embedder)
             self._checkpoint(start.embedder)
@@ -192,7 +189,7 @@ class Loop:
         progress.last_evaluation = progress.step
         progress.since_best = 0 if best else progress.since_best + 1
         if best:
-            progress.best_score, progress.best_step, progress.best_average = score, progress.step, None
+            progress.set_best(score, progress.step)
         if self.world.is_main:
             self.folder.save_last(embedder)
         if found:
@@ -201,7 +198,9 @@ class Loop:
                 warn(message)
                 self.collapse_warned = True
             self.events.write("evaluation", step=progress.step, **found)
-            self._report(found, best)
+            done = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
+            loss = "" if math.isnan(self.logged_loss) else f"loss {self.logged_loss:.4g}, "
+            _logger.info("%s: %s%s%s", done, loss, _described(found), ", the best so far" if best else "")
         return embedder if best else None
 
     def _average_with_start(self) -> None:
@@ -215,7 +214,7 @@ class Loop:
             score = found.get(self.settings.select_by, 0.0)
             if score > progress.best_score if found else share == self.plan.average:
                 best = copy.deepcopy(mixed)
-                progress.best_score, progress.best_step, progress.best_average = score, progress.step, share
+                progress.set_best(score, progress.step, share)
         progress.averaged_step = progress.step
         if best is not None:
             share = 100 * (progress.best_average or 0)
@@ -228,7 +227,7 @@ class Loop:
         if split is None:
             return {}
         with self.stepper.autocast:
-            embeddings = embed_part(embedder, split, self.world)
+            embeddings = embed_shared(embedder, split.store, self.world)
         if not bool(embeddings.isfinite().all()):
             cause = likely_cause(self.settings, self.state, embeddings, math.nan)
             self._stop(self.state.progress.step, "training has diverged", cause)
@@ -240,12 +239,6 @@ class Loop:
             found["mean_cosine"] = mean_cosine(embeddings)
         self.evaluation_seconds = time.perf_counter() - began
         return self.world.broadcast(found)
-
-    def _report(self, found: Mapping[str, float], best: bool) -> None:
-        progress = self.state.progress
-        done = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
-        loss = "" if math.isnan(self.logged_loss) else f"loss {self.logged_loss:.4g}, "
-        _logger.info("%s: %s%s%s", done, loss, _described(found), ", the best so far" if best else "")
 
     def _estimate(self, step_seconds: float) -> None:
         """Log how long the rest takes: steps and evaluations."""

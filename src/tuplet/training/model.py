@@ -1,8 +1,9 @@
-"""The embedder of a run, and checks that it can be trained on the data."""
+"""The embedder of a run, checks that it can be trained on the data, and the model before training."""
 
 import copy
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tuplet import models
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, first_line, opt
+from tuplet.errors import OptionError, first_line, opt, warn
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.backbone import evaluating
 from tuplet.models.lora import add_lora
-from tuplet.training.objective import usual_normalize
 from tuplet.training.settings import Settings
+
+#: Options that an embedder's configuration and its preprocessing hold.
+OF_EMBEDDER = ("dim", "levels", "pooling", "layer_norm", "normalize")
+OF_PREPROCESSING = ("size", "resize", "resize_mode")
 
 
 def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Embedder, Settings]:
@@ -46,19 +50,10 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
             "BatchNorm, whose statistics would be those of a micro-batch",
             f"set {opt('freeze_batchnorm', True)}",
         )
-    config, prepared = embedder.config, embedder.preprocessing
-    settings = replace(
-        settings,
-        dim=config.dim,
-        levels=config.levels,
-        pooling=config.pooling,
-        layer_norm=config.layer_norm,
-        normalize=config.normalize,
-        freeze_batchnorm=frozen or embedder.frozen_batchnorm,
-    )
-    if prepared is not None:
-        settings = replace(settings, size=prepared.size, resize=prepared.resize, resize_mode=prepared.resize_mode)
-    return embedder, settings
+    decided = {name: getattr(embedder.config, name) for name in OF_EMBEDDER}
+    if embedder.preprocessing is not None:
+        decided |= {name: getattr(embedder.preprocessing, name) for name in OF_PREPROCESSING}
+    return embedder, replace(settings, **decided, freeze_batchnorm=frozen or embedder.frozen_batchnorm)
 
 
 def _copy(model: Embedder, settings: Settings) -> Embedder:
@@ -85,18 +80,11 @@ def _create(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embe
     options = dict(settings.model_options)
     if name == "mlp" and data.features is not None:
         options.setdefault("features", data.features.shape[1])
-    prepared = {"size": settings.size, "resize": settings.resize, "resize_mode": settings.resize_mode}
-    embedder = models.create(
-        name,
-        dim=settings.dim,
-        levels=settings.levels,
-        pooling=settings.pooling,
-        layer_norm=settings.layer_norm,
-        normalize=usual_normalize(loss) if settings.normalize is None else settings.normalize,
-        weights=settings.weights,
-        preprocessing={k: v for k, v in prepared.items() if v is not None} or None,
-        **options,
-    )
+    own: dict[str, Any] = {option: getattr(settings, option) for option in OF_EMBEDDER}
+    if settings.normalize is None:
+        own["normalize"] = usual_normalize(loss)
+    given = {option: getattr(settings, option) for option in OF_PREPROCESSING if getattr(settings, option) is not None}
+    embedder = models.create(name, weights=settings.weights, preprocessing=given or None, **own, **options)
     if name == "mlp" and not options.get("hidden", True) and settings.dim == options["features"]:
         # One square layer starts from the vectors themselves, as metric learning of a linear map does.
         head = embedder.heads["H"]
@@ -131,3 +119,63 @@ def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:
             embedder(example.to(embedder.device))
     except (RuntimeError, AssertionError) as error:  # about shapes and types, from torch or timm
         raise OptionError(f"the embedder does not take {what} ({first_line(error)})", remedy) from error
+
+
+def usual_normalize(loss: RowLoss) -> bool | Literal["eval"]:
+    """Return the normalisation that a loss is defined on, or unit length if it takes vectors of any length.
+
+    >>> from tuplet import losses
+    >>> usual_normalize(losses.NPairLoss()), usual_normalize(losses.NPairLoss(scale=16.0))
+    ('eval', True)
+    """
+    return True if loss.normalize is None else loss.normalize
+
+
+def warn_of_length(loss: RowLoss, normalize: bool | Literal["eval"]) -> None:
+    """Warn if a loss gets vectors of another length than it is defined on."""
+    name = type(loss).__name__
+    # The angular losses take no scale: they learn better from unit vectors than from free ones, which shrink first.
+    if normalize is True and loss.normalize == "eval" and hasattr(loss, "scale"):
+        warn(
+            f"{name} gets unit vectors, whose products are too small for it to fall far; "
+            f"give the loss a scale such as 16, or use {opt('normalize', 'eval')}"
+        )
+    if normalize is not True and loss.normalize is True:
+        warn(
+            f"{name} is defined on unit vectors and gets vectors of any length in training; "
+            f"use {opt('normalize', True)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The model that training starts from, in evaluation mode, and its description in words."""
+
+    embedder: Embedder
+    about: str
+
+
+def make_start(embedder: Embedder, settings: Settings, data: Dataset) -> Start:
+    """Return the start of a run: what the user has without training, so without layers of random weights.
+
+    - Pretrained weights with a new layer: the pooled features of the backbone.
+    - Feature vectors and a network of random weights: the vectors themselves.
+    - Otherwise the network as it is: one that was given, one without a new layer, or one that starts from random.
+
+    All of them have unit length if the trained embeddings have.
+    """
+    config = embedder.config
+    if isinstance(settings.model, Embedder):
+        start, about = copy.deepcopy(embedder), "the given model"
+    elif data.features is not None:
+        width = data.features.shape[1]
+        start = models.create("mlp", features=width, hidden=[], dim=None, normalize=config.normalize)
+        about = "the feature vectors"
+    elif settings.weights is None:
+        start, about = copy.deepcopy(embedder), f"{config.architecture} with random weights"
+    else:
+        without = replace(config, dim=None, heads=None, part_weights=None)
+        start = Embedder(without, copy.deepcopy(embedder.backbone))
+        layer = "" if config.dim is None else ", without a new layer"
+        about = f"{config.architecture} with the weights {settings.weights}{layer}"
+    return Start(start.to(embedder.device).eval(), about)

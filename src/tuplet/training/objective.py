@@ -3,42 +3,16 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt, warn
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
 from tuplet.losses import LOSSES, MemoryBank, RowLoss
 from tuplet.mining import MINING, Mining
 from tuplet.sampling import ClassTree
-from tuplet.training.settings import Settings, fits
-
-
-def usual_normalize(loss: RowLoss) -> bool | Literal["eval"]:
-    """Return the normalisation that a loss is defined on, or unit length if it takes vectors of any length.
-
-    >>> from tuplet import losses
-    >>> usual_normalize(losses.NPairLoss()), usual_normalize(losses.NPairLoss(scale=16.0))
-    ('eval', True)
-    """
-    return True if loss.normalize is None else loss.normalize
-
-
-def warn_of_length(loss: RowLoss, normalize: bool | Literal["eval"]) -> None:
-    """Warn if a loss gets vectors of another length than it is defined on."""
-    name = type(loss).__name__
-    # The angular losses take no scale: they learn better from unit vectors than from free ones, which shrink first.
-    if normalize is True and loss.normalize == "eval" and hasattr(loss, "scale"):
-        warn(
-            f"{name} gets unit vectors, whose products are too small for it to fall far; "
-            f"give the loss a scale such as 16, or use {opt('normalize', 'eval')}"
-        )
-    if normalize is not True and loss.normalize is True:
-        warn(
-            f"{name} is defined on unit vectors and gets vectors of any length in training; "
-            f"use {opt('normalize', True)}"
-        )
+from tuplet.training.settings import Settings, fits, refuse_unknown
 
 
 def make_loss(
@@ -53,11 +27,6 @@ def make_loss(
     """
     if isinstance(loss, RowLoss):
         return copy.deepcopy(loss)
-    if not isinstance(loss, str):
-        given = f"a {type(loss).__name__}" if isinstance(loss, nn.Module) else repr(loss)
-        raise OptionTypeError(f"{opt('loss')} is {given}; give a name, or a loss object of tuplet.losses")
-    if not isinstance(options, Mapping):
-        raise OptionTypeError(f"{opt('loss_options')} is {options!r}; give a dictionary, such as {{'margin': 0.4}}")
     options, made = dict(options), _named("loss", loss, LOSSES)
     takes = inspect.signature(made).parameters
     if "parts" in takes and "parts" in options:
@@ -106,10 +75,8 @@ def _call(made: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     # A class without options has those of any module: *args and **kwargs.
     parameters = inspect.signature(made).parameters.items()
     takes = {name: each for name, each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD}
+    refuse_unknown(made.__name__, options, takes)
     for name, value in options.items():
-        if name not in takes:
-            known = did_you_mean(name, takes) if takes else "it has none"
-            raise OptionTypeError(f"{made.__name__} has no option {name!r}; {known}")
         # The command line passes a string where no number was typed. The loss would fail only in its first step.
         kind = takes[name].annotation
         if kind in (int, float, bool) and not fits(value, kind):
@@ -126,12 +93,12 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
     `several` says that examples have several labels: neither proxies nor a memory take those.
     """
     name = type(loss).__name__
-    if several and (settings.memory or any(isinstance(m, RowLoss) and m.proxies is not None for m in loss.modules())):
+    with_proxies = [part for part in loss.modules() if isinstance(part, RowLoss) and part.proxies is not None]
+    if several and (settings.memory or with_proxies):
         needs = f"{opt('memory')} is {settings.memory}" if settings.memory else f"{name} has one proxy for each class"
         raise OptionError(f"{needs}, and the examples have several labels", "use a loss of pairs without a memory")
-    # On a GPU the loss itself does not check the labels. A named loss gets as many proxies as it needs.
-    parts = [part for part in loss.modules() if isinstance(part, RowLoss) and part.proxies is not None]
-    for part in parts if isinstance(settings.loss, RowLoss) else ():
+    # A named loss gets as many proxies as it needs. On a GPU the loss itself does not check the labels.
+    for part in with_proxies if isinstance(settings.loss, RowLoss) else ():
         assert part.proxies is not None
         if part.sharded:
             raise OptionError(

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor
 
 import tuplet
 from tuplet import data as datasets
 from tuplet.data import Dataset
-from tuplet.embedding import embed_store
-from tuplet.errors import OptionTypeError, opt, spell
+from tuplet.errors import spell
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
@@ -24,22 +22,18 @@ from tuplet.training.checkpoint import Progress, TrainState, check_same_processe
 from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
-from tuplet.training.events import Callback, Events, NoEvents
+from tuplet.training.evaluate import embed_shared, load_best, write_result
+from tuplet.training.events import Callback, Events, NoEvents, check_tracker, start_tracker
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import make_optimizer, make_scaler
-from tuplet.training.plan import Plan, make_plan, plan_final
-from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
-from tuplet.training.result import load_best, write_result
+from tuplet.training.plan import Default, Plan, describe_choices, given_options, make_plan, plan_final, resolve_settings
 from tuplet.training.sampler import largest_class, make_sampler, warn_of_small_classes
-from tuplet.training.trackers import TrackerClass, find_tracker
 
 _logger = logging.getLogger("tuplet")
 _DEFAULT_MODEL = Default("resnet50")
-#: An object that watches a run, or a tracker that is made when the folder of the run is known.
-Watcher: TypeAlias = Callback | TrackerClass
 
 
 @dataclass(frozen=True)
@@ -107,13 +101,13 @@ def train(
     ['checkpoint.pt', 'evaluation.json', 'events.jsonl', 'run.json', 'vectors.safetensors']
     """
     with main_raises_first():
-        path = run_path(out)
-        if not isinstance(resume, bool):  # None or 0 would remove the run in the folder
-            raise OptionTypeError(f"{opt('resume')} is {resume!r}; give True to continue, or False to start again")
+        path = run_path(out, resume)
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
         given = {"loss": loss, "model": model, "steps": steps, "seed": seed, **overrides}
         settings = resolve_settings(recipe, given, dataset)
-        watching = [find_tracker(each) if isinstance(each, str) else each for each in callbacks]
+        for name in callbacks:
+            if isinstance(name, str):
+                check_tracker(name)
         about = {
             "tuplet": tuplet.__version__,
             "data": dataset.source or repr(dataset),
@@ -128,13 +122,13 @@ def train(
             check_same_processes(plan.identity, world)
             if recipe is None and (choices := describe_choices(given_options(given), settings, dataset)):
                 _logger.info(spell(choices), extra={"marked": choices})
-            run = _run(plan, path, about, resume, watching)
+            run = _run(plan, path, about, resume, callbacks)
         # If a process ended now, others that still communicate with it would wait forever.
         world.barrier()
         return run
 
 
-def _run(plan: Plan, path: Path, about: dict[str, Any], resume: bool, callbacks: Sequence[Watcher]) -> Run:
+def _run(plan: Plan, path: Path, about: dict[str, Any], resume: bool, callbacks: Sequence[Callback | str]) -> Run:
     """Train and test the plan's embedder; with `final`, train another one on all examples."""
     if plan.split.validation_gallery is not None and plan.settings.split == "classes":
         classes, images = len(plan.data.select(plan.split.train).classes), len(plan.split.validation)
@@ -157,7 +151,7 @@ def _run(plan: Plan, path: Path, about: dict[str, Any], resume: bool, callbacks:
 
 
 def _fit(
-    plan: Plan, folder: RunFolder, about: dict[str, Any], resume: bool, callbacks: Sequence[Watcher] = ()
+    plan: Plan, folder: RunFolder, about: dict[str, Any], resume: bool, callbacks: Sequence[Callback | str] = ()
 ) -> Progress:
     """Train and test the embedder, or continue the run in the folder; return its progress."""
     world, progress = plan.world, Progress()
@@ -179,17 +173,17 @@ def _fit(
         folder.prepare(new=saved is None, candidate=progress.candidate)
         about = {**about, "settings": plan.identity["settings"]}
         folder.write_json("run.json", about)
-        watching = [each(folder.path, about) if isinstance(each, type) else each for each in callbacks]
+        settings = about["settings"]
+        watching = [start_tracker(each, folder.path, settings) if isinstance(each, str) else each for each in callbacks]
         events = Events(folder.path, progress.log_length, progress.step, watching)
     try:
         if saved is not None:
             with folder.explain_damage():
                 state.restore(saved, shards, world)
-        loop = Loop(plan, examples, state, folder, events)
         # Several processes would stop after different steps, and could write no common checkpoint.
         with delay_interrupt(enabled=not world.is_distributed) as interrupted:
-            loop.train(interrupted)
-        write_result(loop)
+            Loop(plan, examples, state, folder, events).train(interrupted)
+        write_result(plan, examples, state, folder, events)
     finally:
         events.close()
     return state.progress
@@ -200,14 +194,8 @@ def build(plan: Plan) -> tuple[Examples, TrainState]:
     settings, embedder, world = plan.settings, plan.embedder, plan.world
     examples = make_examples(plan.data, plan.split, settings, embedder.preprocessing, world.device)
     train_data, store = examples.train.data, examples.train.store
-
-    def embed(indices: list[int]) -> Tensor:
-        """Embed examples for the sampler: every process embeds its share and gets all vectors."""
-        own = [indices[k] for k in world.shard(len(indices))]
-        return world.gather_rows(embed_store(embedder, store, own))
-
     warn_of_small_classes(train_data, settings)
-    sampler = make_sampler(settings, train_data, embed)
+    sampler = make_sampler(settings, train_data, lambda indices: embed_shared(embedder, store, world, indices))
     # Seeded again, so that proxies start with the same values whether images were decoded or cached.
     torch.manual_seed(settings.seed)
     objective = Objective(settings, embedder.widths, len(train_data.class_sizes()), largest_class(settings))

@@ -1,16 +1,18 @@
 """Tune the options of training with Optuna, on validation classes."""
 
+import json
 import logging
 import math
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,14 +23,13 @@ from tuplet.extras import need
 from tuplet.training.checkpoint import check_same_run, plain_settings
 from tuplet.training.comparison import decode_once
 from tuplet.training.diagnostics import DivergedError
-from tuplet.training.distributed import World, join_processes
+from tuplet.training.distributed import join_processes
 from tuplet.training.events import Callback, StopTraining
 from tuplet.training.folder import CHECKPOINT, EVALUATION, VECTORS, RunFolder, run_path
-from tuplet.training.plan import make_plan
-from tuplet.training.resolve import given_options, resolve_settings
+from tuplet.training.plan import given_options, resolve_settings, try_plan
 from tuplet.training.run import train
-from tuplet.training.settings import Settings
-from tuplet.training.space import Space, check_space, default_space, first_parameters, keep_usable, plain_space, suggest
+from tuplet.training.sampler import sampler_class
+from tuplet.training.settings import Settings, check_names
 
 _logger = logging.getLogger("tuplet")
 #: The result, Optuna's storage and the folder of the runs.
@@ -39,6 +40,14 @@ EVALUATIONS = 5
 FINALISTS = 3
 #: Completed trials below which the importance of options says nothing.
 FEWEST_FOR_IMPORTANCE = 8
+#: A list holds alternatives, a tuple the smallest and the largest number of a range.
+Values: TypeAlias = list[Any] | tuple[float, float]
+Space: TypeAlias = dict[str, Values]
+
+#: One loss of each kind: pairs with mining, proxies, one that keeps classes wide, a softmax over the batch.
+_LOSSES = ("multi_similarity", "proxy_anchor", "ranked_list", "supcon")
+#: The smallest shares of an image that a random crop shows.
+_AREAS = (0.1, 0.3, 0.6)
 
 
 def tune(
@@ -84,58 +93,62 @@ def tune(
     (['complete', 'complete'], ['evaluate_every', 'lr'])
     """
     optuna = need("optuna", extra="tune", purpose="tuning")
-    path = run_path(out)
-    _check_counts(trials, seeds, minutes, resume)
+    path = run_path(out, resume)
+    _check_counts(trials, seeds, minutes)
     dataset = data if isinstance(data, Dataset) else datasets.open(data)
     world = join_processes(options.get("device"))
     if world.is_distributed:
         raise OptionError("tuning runs in one process; start it without torchrun, on one device")
     given = given_options(_measured_on_validation(recipe, options, dataset))
-    base, identity = _plan(dataset, recipe, given, world)
+    planned = try_plan(dataset, recipe, given, world)
+    if not planned.settings.steps:
+        raise OptionError(f"{opt('steps')} is 0, which trains nothing; give more, or leave it out")
     if space is None:
-        suited = default_space(base, given, dataset, on_gpu=world.device.type == "cuda")
-        tried = keep_usable(suited, lambda value: _plan(dataset, recipe, {**given, **value}, world))
+        suited = default_space(planned.settings, given, dataset, on_gpu=world.device.type == "cuda")
+        tried = keep_usable(suited, lambda value: try_plan(dataset, recipe, {**given, **value}, world))
     else:
         tried = check_space(space, options)
     if not tried:
         raise OptionError("all options that would be tried are given; leave some out, or give a space")
     alternatives = [{name: v} for name, values in (space or {}).items() if isinstance(values, list) for v in values]
-    dataset = decode_once(dataset, recipe, [{**given, **value} for value in alternatives] or [given])
+    dataset = decode_once(dataset, recipe, [{**given, **value} for value in alternatives] or [given], world)
     folder = RunFolder(path)
     with folder.locked(), _quiet(optuna):
         if not resume:
             _clear(folder.path)
-        tuning = _Tuning(optuna, dataset, folder.path, tried, recipe, given, options, base, identity)
+        known = {*options, "test_on", "final"}
+        tuning = _Tuning(optuna, dataset, folder.path, tried, recipe, given, known, planned.settings)
+        tuning.open_study(planned.identity)
         tuning.search(trials, seeds, minutes)
         result = {"data": dataset.source or repr(dataset), "recipe": recipe, **tuning.result(seeds)}
         folder.write_json(TUNING, result)
     return result
 
 
+@dataclass(eq=False)
 class _Tuning:
-    """The trials of one tuning: asks Optuna for options, trains with them, and tells Optuna the score."""
+    """The trials of one tuning: asks Optuna for options, trains with them, and tells Optuna the score.
 
-    def __init__(
-        self,
-        optuna: Any,
-        data: Dataset,
-        path: Path,
-        space: Space,
-        recipe: str | None,
-        given: Mapping[str, Any],
-        known: Collection[str],
-        base: Settings,
-        identity: dict[str, Any],
-    ) -> None:
-        self.optuna, self.data, self.path, self.space = optuna, data, path, space
-        self.recipe, self.given, self.known, self.base = recipe, given, {*known, "test_on", "final"}, base
-        self.first, self.first_is_default = first_parameters(plain_settings(base), space)
-        self.study = self._open(identity)
+    Attributes:
+        space: the options that are tried.
+        given: the options of all trials.
+        known: names of options that the result leaves out: those of the call, and those that tuning itself sets.
+        base: the settings of a run without the options that are tried.
+    """
 
-    def _open(self, identity: dict[str, Any]) -> Any:
+    optuna: Any
+    data: Dataset
+    path: Path
+    space: Space
+    recipe: str | None
+    given: Mapping[str, Any]
+    known: Collection[str]
+    base: Settings
+
+    def open_study(self, identity: dict[str, Any]) -> None:
         """Open the study in the folder, or make one whose first trial has the defaults."""
         optuna, url = self.optuna, need("sqlalchemy", extra="tune", purpose="tuning").URL
-        study = optuna.create_study(
+        self.study = optuna.create_study(
             storage=url.create("sqlite", database=str(self.path / STUDY)).render_as_string(),
             study_name="tuplet",
             direction="maximize",
@@ -143,20 +156,19 @@ class _Tuning:
             # Nothing is stopped before the second of the evaluations.
             pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2),
         )
-        saved = study.user_attrs
-        space = plain_space(self.space)
-        if "identity" in saved:
-            check_same_run(saved["identity"], identity, self.path)
-            if saved["space"] != space:
-                raise OptionError(
-                    f"{self.path} holds a tuning of {', '.join(saved['space'])} with other values than now",
-                    f"give another folder, or {opt('resume', False)} to start again",
-                )
-        else:
-            study.enqueue_trial(self.first, skip_if_exists=True)
-            study.set_user_attr("space", space)
-            study.set_user_attr("identity", identity)
-        return study
+        first, self.first_is_default = first_parameters(plain_settings(self.base), self.space)
+        saved, space = self.study.user_attrs, plain_space(self.space)
+        if "identity" not in saved:
+            self.study.enqueue_trial(first, skip_if_exists=True)
+            self.study.set_user_attr("space", space)
+            self.study.set_user_attr("identity", identity)
+            return
+        check_same_run(saved["identity"], identity, self.path)
+        if saved["space"] != space:
+            raise OptionError(
+                f"{self.path} holds a tuning of {', '.join(saved['space'])} with other values than now",
+                f"give another folder, or {opt('resume', False)} to start again",
+            )
 
     def search(self, trials: int, seeds: int, minutes: float | None) -> None:
         """Run trials up to this number, or until the time is over."""
@@ -304,24 +316,12 @@ def _measured_on_validation(recipe: str | None, options: Mapping[str, Any], data
     return {**kept, "test_on": "validation"}
 
 
-def _plan(data: Dataset, recipe: str | None, given: Mapping[str, Any], world: World) -> tuple[Settings, dict[str, Any]]:
-    """Return the completed settings of a run and its identity; raise an error for wrong options."""
-    with warnings.catch_warnings(), torch.random.fork_rng(world.gpus):
-        warnings.simplefilter("ignore")  # the first trial gives the same warnings
-        planned = make_plan(data, resolve_settings(recipe, given, data), world)
-    if not planned.settings.steps:
-        raise OptionError(f"{opt('steps')} is 0, which trains nothing; give more, or leave it out")
-    return planned.settings, planned.identity
-
-
-def _check_counts(trials: int, seeds: int, minutes: float | None, resume: bool) -> None:
+def _check_counts(trials: int, seeds: int, minutes: float | None) -> None:
     for name, value in (("trials", trials), ("seeds", seeds)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionTypeError(f"{opt(name)} is {value!r}; it must be a whole number, 1 or more")
     if minutes is not None and not minutes > 0:
         raise OptionError(f"{opt('minutes')} is {minutes!r}; it must be above 0")
-    if not isinstance(resume, bool):  # None or 0 would remove the tuning in the folder
-        raise OptionTypeError(f"{opt('resume')} is {resume!r}; give True to continue, or False to start again")
 
 
 @contextmanager
@@ -359,3 +359,134 @@ def _clear(path: Path) -> None:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.2f} %"
+
+
+def default_space(settings: Settings, given: Collection[str], data: Dataset, on_gpu: bool) -> Space:
+    """Return what to try around some settings, without the options that are given.
+
+    >>> from tuplet.data import from_features
+    >>> import torch
+    >>> vectors = from_features(torch.eye(4), [0, 0, 1, 1])
+    >>> default_space(Settings(weights=None, model="mlp"), ["loss", "per_class"], vectors, on_gpu=False)
+    {'lr': (3e-05, 0.01), 'steps': (500, 2000)}
+    """
+    pretrained = data.features is None and settings.weights is not None
+    sizes = sorted(size for size in data.class_sizes().values() if size > 1)
+    typical = sizes[len(sizes) // 2]
+    low, high = (0.1, 10) if pretrained else (0.3, 100)
+    space: Space = {
+        "loss": [settings.loss, *(name for name in _LOSSES if name != settings.loss)],
+        "lr": (_rounded(low * settings.lr), _rounded(high * settings.lr)),
+        "steps": (max(1, settings.steps // 2), 2 * settings.steps),
+    }
+    if not sampler_class(settings).group_size:
+        space["per_class"] = sorted({*(n for n in (2, 4, 8) if n <= typical), settings.per_class})
+    if data.features is None and settings.transform is None:
+        usual = plain_settings(settings)["augment"]
+        crops = [{**usual, "area": [area, 1.0]} for area in _AREAS]
+        space["augment"] = [usual, *(each for each in crops if each != usual)]
+    if pretrained and settings.dim is not None:
+        space["head_lr_scale"] = (min(1.0, settings.head_lr_scale), max(10.0, settings.head_lr_scale))
+    if pretrained and not settings.lora:
+        # Without a GPU, training the first layers takes most of the time.
+        frozen = ["M", "L", *([None] if on_gpu or settings.freeze_to is None else [])]
+        space["freeze_to"] = [settings.freeze_to, *(each for each in frozen if each != settings.freeze_to)]
+    if settings.loss_options:  # they belong to this loss
+        del space["loss"]
+    return {name: values for name, values in space.items() if name not in given}
+
+
+def check_space(space: Mapping[str, Any], given: Collection[str]) -> Space:
+    """Return the options that the user wants to try; raise an error for what cannot be tried.
+
+    >>> check_space({"lr": (1e-3, 1e-5)}, given=[])
+    Traceback (most recent call last):
+    tuplet.errors.OptionError: space has (0.001, 1e-05) for lr; give a list of values, or (smallest, largest)
+    """
+    check_names(space)
+    for name, values in space.items():
+        if name in given:
+            raise OptionTypeError(f"{opt(name)} is given and in the space; leave it out of one of them")
+        if name in ("test_on", "final", "validation", "validation_from", "seed", "select_by"):
+            raise OptionError(f"{opt(name)} decides how trials are measured, which must be the same for all of them")
+        numbers = isinstance(values, tuple) and all(type(value) in (int, float) for value in values)
+        is_range = numbers and len(values) == 2 and values[0] < values[1]
+        if not is_range and not (isinstance(values, list) and values):
+            raise OptionError(f"space has {values!r} for {name}; give a list of values, or (smallest, largest)")
+        if isinstance(values, list):
+            _named(values)
+    return dict(space)
+
+
+def keep_usable(space: Space, check: Callable[[dict[str, Any]], object]) -> Space:
+    """Leave out alternatives for which `check` raises a ValueError, and options that have only one left."""
+
+    def passes(options: dict[str, Any]) -> bool:
+        try:
+            check(options)
+        except ValueError:
+            return False
+        return True
+
+    usable = {
+        name: [value for value in values if passes({name: value})] if isinstance(values, list) else values
+        for name, values in space.items()
+    }
+    return {name: values for name, values in usable.items() if len(values) > 1}
+
+
+def suggest(trial: Any, space: Space) -> dict[str, Any]:
+    """Let an Optuna trial choose a value for each option. Ranges above 0 are logarithmic; numbers have three digits."""
+    chosen: dict[str, Any] = {}
+    for name, values in space.items():
+        if isinstance(values, list):
+            named = _named(values)
+            chosen[name] = named[trial.suggest_categorical(name, list(named))]
+        elif all(isinstance(value, int) for value in values):
+            chosen[name] = trial.suggest_int(name, *values, log=values[0] > 0)
+        else:
+            found = trial.suggest_float(name, *values, log=values[0] > 0)
+            chosen[name] = min(max(_rounded(found, 3), values[0]), values[1])
+    return chosen
+
+
+def first_parameters(defaults: Mapping[str, Any], space: Space) -> tuple[dict[str, Any], bool]:
+    """Return the parameters of the first Optuna trial, and whether all of them are defaults.
+
+    Where the space lacks a default, its first alternative or the nearest number takes its place.
+
+    >>> first_parameters({"loss": "raw", "lr": 1e-4}, {"loss": ["raw", "nca"], "lr": (1e-3, 1e-2)})
+    ({'loss': 'raw', 'lr': 0.001}, False)
+    """
+    found, are_defaults = {}, True
+    for name, values in space.items():
+        value = defaults[name]
+        if isinstance(values, tuple):
+            found[name] = min(max(value, values[0]), values[1])
+            are_defaults &= found[name] == value
+        else:
+            keys = [key for key, each in _named(values).items() if each == value]
+            found[name] = keys[0] if keys else next(iter(_named(values)))
+            are_defaults &= bool(keys)
+    return found, are_defaults
+
+
+def plain_space(space: Space) -> dict[str, Any]:
+    """Return a space as data that JSON can hold.
+
+    >>> plain_space({"loss": ["raw", "nca"], "lr": (1e-4, 1e-2)})
+    {'loss': ['raw', 'nca'], 'lr': {'low': 0.0001, 'high': 0.01}}
+    """
+    return {k: dict(zip(("low", "high"), v, strict=True)) if isinstance(v, tuple) else v for k, v in space.items()}
+
+
+def _named(values: list[Any]) -> dict[Any, Any]:
+    """Return the values by what Optuna can store: numbers and strings as they are, others as JSON."""
+    try:
+        return {v if v is None or isinstance(v, str | int | float) else json.dumps(v): v for v in values}
+    except TypeError as error:
+        raise OptionTypeError(f"space has {values!r}; give values that JSON can hold, losses by name") from error
+
+
+def _rounded(value: float, digits: int = 2) -> float:
+    return float(f"{value:.{digits}g}")

@@ -8,9 +8,16 @@ from tuplet import data, losses, models, training
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.train import train
 from tuplet.errors import spell
-from tuplet.training.resolve import describe_choices, resolve_settings
+from tuplet.training.plan import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
+
+
+@pytest.fixture(autouse=True)
+def only_packaged_weights(monkeypatch):
+    """Weights that this machine has elsewhere would be chosen instead."""
+    for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 def many(count):
@@ -27,6 +34,20 @@ def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatc
     monkeypatch.setattr(models, "weights_at_hand", lambda device: [])
     with pytest.raises(ValueError, match=r"no pretrained weights are at hand.*'tuplet\[lite0\]', give model and"):
         resolve_settings(None, {}, pictures())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": "10"}, "steps is '10'; it must be int: number of training steps"),
+        ({"test_share": "half"}, "test_share is 'half'; it must be float: share of the classes"),
+        ({"weights": ["a", "b"]}, r"weights is \['a', 'b'\]; it must be str or None: initial weights"),
+    ],
+)
+def test_a_wrong_type_is_named_before_other_options_are_chosen_by_it(wrong, message):
+    """A file of options may have it so."""
+    with pytest.raises(TypeError, match=message):
+        resolve_settings(None, wrong, pictures())
 
 
 def test_few_images_change_pretrained_weights_only_a_little():
