@@ -30,6 +30,20 @@ def test_a_hidden_layer_is_in_the_heads_below_the_top():
     assert embedder(random_images(2)).shape == (2, 21)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["googlenet", "resnet50"])
+def test_masks_learn_like_heads_and_copied_layers_like_their_layers(name, decay):
+    embedder = models.create(name, dim=5, attention=3)
+    groups = models.param_groups(embedder, lr=1.0, head_multiplier=10.0, layer_lr_decay=decay)
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    inner = embedder.backbone
+    assert len(rates) == len(list(embedder.parameters()))
+    assert {rates[id(parameter)] for parameter in (*inner.masks.parameters(), *embedder.heads.parameters())} == {10.0}
+    stages = [stage for _, stage in inner.stages()]
+    for copied, stage in zip(inner.attention, stages[inner.trunk :], strict=False):
+        assert [rates[id(p)] for p in copied.parameters()] == [rates[id(p)] for p in stage.parameters()]
+
+
 @pytest.mark.parametrize("name", ["googlenet", "resnet50", "bn_inception"])
 def test_attention_gives_each_mask_its_part(name):
     """With the network written out: shared layers, a copy that looks at them, masks, and the rest for each mask."""

@@ -79,6 +79,10 @@ class Backbone(nn.Module):
         """Return the parameters by depth, from low to high, each group with the level that ends there, or ""."""
         return [(level, list(stage.parameters())) for level, stage in self.stages()]
 
+    def new_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that published weights do not have; they learn like the heads."""
+        yield from ()
+
     def set_drop_path(self, rate: float) -> None:
         """Set stochastic depth: the probability that an image skips the last block; earlier ones have less."""
         if rate:

@@ -20,7 +20,7 @@ def param_groups(
     Args:
         embedder: the embedder.
         lr: the learning rate of the backbone.
-        head_multiplier: the heads learn at `lr` times this.
+        head_multiplier: the heads, and layers of the backbone without published weights, learn at `lr` times this.
         weight_decay: that of matrices; biases and the scales of normalisation layers do not decay.
         layer_lr_decay: below 1, every layer of the backbone learns at this multiple of the rate of the layer above it.
 
@@ -32,16 +32,18 @@ def param_groups(
     >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1)]
     [('backbone', 0.1), ('backbone/flat', 0.1), ('heads', 1.0), ('heads/flat', 1.0)]
     """
-    parts = [("backbone", lr, embedder.backbone.parameters())]
+    new = list(embedder.backbone.new_parameters())
+    known = [parameter for parameter in embedder.backbone.parameters() if all(parameter is not each for each in new)]
+    parts = [("backbone", lr, known)]
     if layer_lr_decay != 1:
         layers = [layer for _, layer in embedder.backbone.layer_groups()]
         layers = [layer for layer in layers if any(parameter.requires_grad for parameter in layer)]
         parts = [
-            (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), iter(layer))
+            (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), layer)
             for i, layer in enumerate(layers)
         ]
     groups: list[dict[str, Any]] = []
-    for name, part_lr, parameters in [*parts, ("heads", lr * head_multiplier, embedder.heads.parameters())]:
+    for name, part_lr, parameters in [*parts, ("heads", lr * head_multiplier, [*new, *embedder.heads.parameters()])]:
         groups += _by_decay(name, part_lr, parameters, weight_decay)
     return groups
 

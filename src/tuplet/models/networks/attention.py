@@ -49,6 +49,15 @@ class AttentionEnsemble(Backbone):
         """Return the layers of the backbone in order, for freezing."""
         return self.backbone.stages()
 
+    def layer_groups(self) -> list[tuple[str, list[nn.Parameter]]]:
+        """Return the parameters by depth; the copy of a layer belongs to its layer."""
+        copies = {self.trunk + i: list(stage.parameters()) for i, stage in enumerate(self.attention)}
+        return [(level, [*own, *copies.get(i, ())]) for i, (level, own) in enumerate(self.backbone.layer_groups())]
+
+    def new_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the masks."""
+        return self.masks.parameters()
+
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """Return the map H of each image under each mask, those of one image after another."""
         stages = [stage for _, stage in self.backbone.stages()]
