@@ -65,14 +65,15 @@ class FacilityLocationLoss(RowLoss):
         """Search the best medoids without gradient, then sum the distances to them and to the classes' medoids."""
         refuse_gallery(self, view)
         refuse_same(self, view)
-        gamma = self.gamma * self.decay ** self.epochs.double()
+        # A search of hundreds of small steps, each of which waits for the last, is faster on a CPU.
+        gamma = self.gamma * self.decay ** self.epochs.double().cpu()
         with torch.no_grad():
-            table = view.each(lambda d, positive, negative: d).double()
-            search = _Search((table + table.T) / 2, class_numbers(view.labels), gamma)
+            table = view.each(lambda d, positive, negative: d).double().cpu()
+            search = _Search((table + table.T) / 2, class_numbers(view.labels.cpu()), gamma)
             nearest, nmi = search.found(self.rounds)
             medoids = search.class_medoids()
-        total, _ = view.total(self._distances, own=(medoids, nearest))
-        return (total + (gamma * (1 - nmi)).to(total.dtype)).relu()
+        total, _ = view.total(self._distances, own=(medoids.to(view.labels.device), nearest.to(view.labels.device)))
+        return (total + (gamma * (1 - nmi)).to(total)).relu()
 
     def _distances(
         self, d: Tensor, positive: Tensor, negative: Tensor, medoid: Tensor, nearest: Tensor
