@@ -15,6 +15,7 @@ import torch
 import tuplet
 from commands import typed
 from training_tools import pictures
+from tuplet.training import RECIPES
 from tuplet.training.objective import make_loss
 from tuplet.training.settings import Settings
 
@@ -117,6 +118,18 @@ def test_every_stored_command_has_the_stored_options(bench, parsed_options):
     assert len(stored) > 500
     for command, options in stored.items():
         assert parsed_options(command) == options, command
+
+
+@pytest.mark.parametrize("dataset", ["cub200", "cars196"])
+@pytest.mark.parametrize(("recipe", "row"), [("best_resnet50", "best"), ("best_vit", "vit")])
+def test_best_recipes_are_those_of_the_tables(bench, recipe, row, dataset):
+    """A recipe leaves open what the tables fix: batch size, weights, stored images, seed, and when to evaluate."""
+    measured = json.loads((bench("runs").RESULTS / f"row_{dataset}_{row}_0.json").read_text())["options"]
+    options = {**RECIPES[recipe], **RECIPES[recipe]["on"].get(dataset, {})}
+    open_options = {"on", "batch_size", "weights", "stored_size", "seed", "flip_test", "validation"}
+    for name in {*measured, *options} - open_options - {"evaluate_every", "checkpoint_every"}:
+        default = bench("protocols").DEFAULTS[name]
+        assert options.get(name, default) == measured.get(name, default), name
 
 
 def pretend(job, data):

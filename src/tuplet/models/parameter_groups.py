@@ -39,8 +39,7 @@ def param_groups(
         layers = [layer for _, layer in embedder.backbone.layer_groups()]
         layers = [layer for layer in layers if any(parameter.requires_grad for parameter in layer)]
         parts = [
-            (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), layer)
-            for i, layer in enumerate(layers)
+            (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), layer) for i, layer in enumerate(layers)
         ]
     groups: list[dict[str, Any]] = []
     for name, part_lr, parameters in [*parts, ("heads", lr * head_multiplier, [*new, *embedder.heads.parameters()])]:

@@ -1,4 +1,4 @@
-"""The papers' settings.
+"""The papers' settings, and the best ones that were found with Tuplet.
 
 A recipe is a dictionary of options (`tuplet.training.Settings`). The comment "not given" marks a value that is not
 in the paper: choose it by validation classes. `on` holds the options that a paper changes for one of its datasets. The
@@ -60,9 +60,60 @@ _BIER = {
     "decay_factor": 0.5,
     "steps": 100_000,
 }
+#: What the best recipes of docs/results.md share. They were chosen on validation classes of CUB-200-2011 and Cars196,
+#: with batches of 120. The size of batches is left to the number of classes and the device.
+_BEST: dict[str, Any] = {
+    "loss": "proxy_anchor",
+    "dim": 512,
+    "resize_mode": "shorter",
+    "augment": {"area": [0.25, 1.0]},
+    "sampler": "class_balanced",
+    "per_class": 4,
+    "precision": "bfloat16",
+    "head_steps": 100,
+    "steps": 600,
+    "evaluate_every": 100,
+    "checkpoint_every": 100,
+}
+_STRONG = {"area": [0.08, 1.0], "brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
 _HDC_HEADS = {"ends": ["inception4a", "inception4d", "inception5b"], "head_hidden": 1024}
 
 RECIPES: dict[str, Mapping[str, Any]] = {
+    "best_resnet50": {
+        **_BEST,
+        "model": "resnet50",
+        "size": 384,
+        "resize": 416,
+        "augment": {**_BEST["augment"], "size": 288},
+        "pooling": "mean+max",
+        "freeze_to": "L",
+        "lr": 5e-5,
+        "on": {
+            "cars196": {
+                "size": 288,
+                "resize": 320,
+                "augment": {**_STRONG, "size": 224},
+                "levels": "MH",
+                "freeze_to": None,
+                "lr": 2e-4,
+                "ema": 0.995,
+                "steps": 1_800,
+            }
+        },
+    },
+    "best_vit": {
+        **_BEST,
+        "model": "vit_small_patch14_dinov2",
+        "size": 336,
+        "resize": 384,
+        "pooling": "class+mean",
+        "lr": 3e-5,
+        "head_lr_scale": 10.0,
+        "layer_lr_decay": 0.8,
+        "on": {
+            "cars196": {"augment": _STRONG, "pooling": "class", "layer_lr_decay": 1.0, "ema": 0.995, "steps": 1_200}
+        },
+    },
     # Wang et al. 2017: Deep Metric Learning with Angular Loss, section 4.4.
     "npair_angular": {
         **_GOOGLENET,
