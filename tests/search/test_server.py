@@ -93,6 +93,7 @@ def test_pages_thumbnails_labels_and_health(app):
         assert not re.findall(r"""(?:src|href|url\(|fetch\(|import)\W{0,3}(?:https?:)?//(?!www\.w3\.org)""", page.text)
     nowhere = "there is no /nowhere here; see /api for all paths"
     assert fetch(app, "GET", "/nowhere").json() == {"detail": nowhere}
+    assert len(fetch(app, "GET", "/" + 5000 * "x").json()["detail"]) < 150
     wrong = fetch(app, "GET", "/api/search/image")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert wrong.json() == {"detail": "/api/search/image takes POST, not GET; see /api for all paths"}

@@ -178,41 +178,35 @@ def test_a_slow_body_times_out(index):
     assert "did not arrive within 0.2 s" in answer.json()["detail"]
 
 
-def test_slow_bodies_take_no_place_from_others(index):
-    app, good = create_app(index, Limits(images=2)), saved(random_image(), "PNG")
+async def post_slowly(app, start, count, meanwhile=None):
+    """Send some images that begin with `start` and end all at once; return their answers, and that to `meanwhile`."""
+    stop = asyncio.Event()
 
-    async def drip(stop):
-        yield good[:1]
+    async def body():
+        yield start
         await stop.wait()
 
-    async def crowd():
-        stop = asyncio.Event()
-        async with client(app) as connection:
-            slow = [asyncio.create_task(connection.post("/api/search/image", content=drip(stop))) for _ in range(4)]
-            await asyncio.sleep(0.2)
-            answer = await connection.post("/api/search/image", content=good)
-            stop.set()
-            return answer.status_code, {answer.status_code for answer in await asyncio.gather(*slow)}
+    async with client(app) as connection:
+        slow = [asyncio.create_task(connection.post("/api/search/image", content=body())) for _ in range(count)]
+        await asyncio.sleep(0.2)
+        answer = meanwhile and await connection.post("/api/search/image", content=meanwhile)
+        stop.set()
+        return await asyncio.gather(*slow), answer
 
-    assert asyncio.run(crowd()) == (200, {415, 503})  # all of the slow ones end at once, and two are read
+
+def test_slow_bodies_take_no_place_from_others(index):
+    good = saved(random_image(), "PNG")
+    slow, answer = asyncio.run(post_slowly(create_app(index, Limits(images=2)), good[:1], 4, meanwhile=good))
+    assert answer.status_code == 200
+    assert {answer.status_code for answer in slow} == {415, 503}  # they end at once, and there are two places
 
 
 def test_bodies_that_arrive_together_have_a_limit_of_bytes(index):
-    app = create_app(index, Limits(images=2, bytes=1000))
-
-    async def halves(stop):
-        yield bytes(900)
-        await stop.wait()
-
-    async def crowd():
-        stop = asyncio.Event()
-        async with client(app) as connection:
-            asks = [asyncio.create_task(connection.post("/api/search/image", content=halves(stop))) for _ in range(3)]
-            await asyncio.sleep(0.2)
-            stop.set()
-            return [(answer.status_code, answer.headers.get("retry-after")) for answer in await asyncio.gather(*asks)]
-
-    assert sorted(asyncio.run(crowd())) == [(415, None), (415, None), (503, "1")]
+    answers, _ = asyncio.run(post_slowly(create_app(index, Limits(images=2, bytes=1000)), bytes(900), 3))
+    statuses = [(answer.status_code, answer.headers.get("retry-after")) for answer in answers]
+    assert sorted(statuses) == [(415, None), (415, None), (503, "1")]
+    busy = next(answer for answer in answers if answer.status_code == 503)
+    assert busy.json()["detail"] == "the server is busy: many others are sending; try again in a second"
 
 
 def test_labels_that_take_long_to_count_time_out_and_are_counted_once(tmp_path, monkeypatch):

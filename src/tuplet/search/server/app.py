@@ -78,7 +78,7 @@ def _add_errors(app: Any, fastapi: Any) -> None:
 
     @app.exception_handler(HTTPException)
     async def not_found(request: Any, error: Any) -> Any:
-        path, allowed = request.scope["path"], (error.headers or {}).get("Allow")
+        path, allowed = request.scope["path"][:80], (error.headers or {}).get("Allow")
         wrong = f"{path} takes {allowed}, not {request.method}" if allowed else f"there is no {path} here"
         return problem(error.status_code, f"{wrong}; see /api for all paths", error.headers)
 
