@@ -73,7 +73,7 @@ class Two(models.Backbone):
     """Two levels, each with BatchNorm."""
 
     channels: ClassVar = {"M": 4, "H": 5}
-    usual = models.Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
+    preprocessing = models.Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
 
     def __init__(self):
         super().__init__()

@@ -204,10 +204,10 @@ class _DiskCache:
         is_new = not self._checks[number]
         if self._room > 0 or not is_new:
             self._room -= is_new
-            os.pwrite(self._pixels, pixels, number * self._item)
+            os.pwrite(self._pixels, pixels.data, number * self._item)
             self._aspects[number] = aspect
-            self._checks[number] = _checksum(pixels)
+            self._checks[number] = _checksum(pixels.data)
 
 
-def _checksum(pixels: bytes | np.ndarray) -> int:
+def _checksum(pixels: bytes | memoryview) -> int:
     return zlib.crc32(pixels) or 1
