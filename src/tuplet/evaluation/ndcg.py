@@ -91,7 +91,7 @@ def ndcg_at_k(
     apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
     at, k = queries.device, positive_integer(k, "k")
     own, theirs = (each.view(len(each), -1).to(at) for each in (own, theirs))
-    hide = None if apart is None else hide_same_group(own, theirs, *(each.to(at) for each in apart), hierarchy)
+    hide = None if apart is None else hide_same_group(own, theirs, apart[0].to(at), apart[1].to(at), hierarchy)
     found = nearest(queries, members, k, metric=metric, hide=hide)
     discount = 1 / torch.arange(2, found.indices.shape[1] + 2, device=at).double().log2()
     values = torch.zeros(queries.count, dtype=torch.float64)

@@ -56,7 +56,7 @@ class Vectors:
         self.count, self.dim = self.tensor.shape
         self.device = with_float64(self.tensor.device) if device is None else _full_name(device)
         self.dtype = torch.float64 if self.tensor.dtype == torch.float64 else torch.float32
-        self.squared_norms = self._map_rows(lambda block: block.square().sum(1), torch.float64)
+        self.squared_norms = self._squares()
         self.max_squared_norm = float(self.squared_norms.max())
         self.max_norm = math.sqrt(self.max_squared_norm)
         # A squared distance is at most (2·|x|)², and its intermediate sums at most twice that.
@@ -108,6 +108,10 @@ class Vectors:
         """Return True if every element is a whole multiple of `step`, a power of two."""
         scaled = (block / step for block in self._blocks())
         return all(torch.equal(block, block.round()) for block in scaled)
+
+    def _squares(self) -> Tensor:
+        """Return the squared length of each row; vectors that have them stored override this."""
+        return self._map_rows(lambda block: block.square().sum(1), torch.float64)
 
     def _map_rows(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         """Compute one number per row, block by block, into one tensor: many small ones fragment the memory."""
