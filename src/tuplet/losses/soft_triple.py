@@ -51,9 +51,9 @@ class SoftTripleLoss(CosineProxyLoss):
         super().__init__(num_classes, dim, centers)
         self.centers, self.scale, self.gamma, self.margin, self.tau = centers, scale, gamma, margin, tau
 
-    def value(self, view: View) -> Tensor:
+    def value(self, view: View, *inputs: Tensor) -> Tensor:
         """Return the mean over queries and the weighted distance of centres."""
-        value = super().value(view)
+        value = super().value(view, *inputs)
         if self.tau == 0 or self.centers == 1:
             return value
         classes = view.there.unflatten(0, (-1, self.centers))

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from tuplet.rows import geometry as geo
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
-_INTEGERS += (torch.uint64, torch.uint32, torch.uint16, torch.uint8)
+_INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8}
 
 
 def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
