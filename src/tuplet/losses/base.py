@@ -274,7 +274,7 @@ def view_of(
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
         max_per_class=loss.max_per_class,
-        checks_values=checks.reads_values(labels),
+        checks_values=checks.reads_values(labels, False),
         group=across,
         split=across is not None and gallery is None,
         first=first,

@@ -120,7 +120,7 @@ def check_finite(vectors: Tensor, name: str) -> None:
         )
 
 
-def reads_values(tensor: Tensor, asked: bool = False) -> bool:
+def reads_values(tensor: Tensor, asked: bool) -> bool:
     """Return whether checks of values run: always on a CPU, elsewhere when asked, never while compiling."""
     return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
 
