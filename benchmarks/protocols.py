@@ -44,8 +44,10 @@ from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
 DEFAULTS = {option.name: option.default for option in describe_options()}
-STAGES = ("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7")
-STAGES += ("search_systems", "8", "9")
+STAGES = (
+    *("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7"),
+    *("search_systems", "8", "9"),
+)
 
 
 # The hyper-parameter search

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 from PIL import Image
-from written import pack
+from data.written import pack
 
 from commands import SMALL, typed
 from tuplet import data as tuplet_data

@@ -38,7 +38,7 @@ def captured(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "_capture", capture)
     monkeypatch.setattr(paths, "_TABLE", (FAKE, *paths._TABLE[1:]))
     # On a CPU label values are checked at each call, which no graph could do.
-    monkeypatch.setattr(checks, "reads_values", lambda tensor, asked: False)
+    monkeypatch.setattr(checks, "reads_values", lambda tensor, asked=False: False)
     return graphs
 
 

@@ -102,8 +102,13 @@ def compare(
 
 
 def _mean_and_std(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return the mean and the standard deviation of every metric over the seeds."""
-    names = [name for name, value in runs[0]["metrics"].items() if type(value) is float]
+    """Return the mean and the standard deviation over the seeds of every metric that all of them have.
+
+    >>> runs = [{"metrics": {"recall_at_1": 0.5}}, {"metrics": {"recall_at_1": 0.7, "average_with_start": 0.4}}]
+    >>> _mean_and_std(runs[::-1])["mean"]
+    {'recall_at_1': 0.6}
+    """
+    names = [name for name in runs[0]["metrics"] if all(type(run["metrics"].get(name)) is float for run in runs)]
     measured = {name: [run["metrics"][name] for run in runs] for name in names}
     return {
         "mean": {name: fmean(values) for name, values in measured.items()},

@@ -68,7 +68,7 @@ class Service:
             self._search, 8, limits.distinct, "searches for distinct results"
         )
         self._labels: Shared[dict[Any, int]] = Shared(lambda: asyncio.to_thread(self.index.counts))
-        self._starts: dict[int, Shared[list[Hit]]] = {}  # by the number of items
+        self._starts: dict[int, Shared[list[Hit]]] = {}  # by the number of items that are drawn
         self._refreshed, self._lock = time.monotonic(), threading.Lock()
         self._changes, self._is_lost = 0, False  # the changes of the index so far; True while it cannot be read
 
@@ -177,8 +177,9 @@ class Service:
 
     async def starting_items(self, k: int) -> list[Hit]:
         """Return items to start from: one of each class, then a second one of each, then any."""
-        drawn = self._starts.setdefault(k, Shared(partial(self._draw_items, k)))
-        return await drawn(self._changes, START_SECONDS)
+        size = 1 << (k - 1).bit_length()  # a few sizes serve all numbers, so that drawing takes little of the time
+        drawn = self._starts.setdefault(size, Shared(partial(self._draw_items, size)))
+        return (await drawn(self._changes, START_SECONDS))[:k]
 
     async def _draw_items(self, k: int) -> list[Hit]:
         labels = [label for label in await self.labels() if is_plain(label)]
