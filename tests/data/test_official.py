@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import scipy.io
 from PIL import Image
-from data.written import pack
 
 from commands import SMALL, typed
+from data.written import pack
 from tuplet import data as tuplet_data
 from tuplet.data import official
 
