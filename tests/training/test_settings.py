@@ -371,7 +371,7 @@ def test_a_size_that_does_not_fit_the_network_raises_an_error_at_once(tmp_path):
 
 def test_numpy_numbers_are_accepted(tmp_path):
     """Sweeps give them. They are saved as Python numbers, so that JSON and checkpoints can be read."""
-    options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "lr": np.logspace(-4, -3, 2)[0]}
+    options = {"loss": "raw", "batch_size": np.int64(8), "dim": 4, "lr": np.float64(1e-4)}
     rule = {"name": "valid_triplet", "epsilon": np.float64(0.2)}
     options["loss_options"] = {"alpha": np.float32(2), "mining": rule}
     options["schedule"] = "constant"

@@ -63,12 +63,17 @@ def make_catalog() -> dict[str, Any]:
     return {
         "options": {option.name: describe_flag(option) for option in describe_options()},
         "losses": {name: summarize(loss)[0].partition(":")[0] for name, loss in LOSSES.items()},
-        "models": {name: (inspect.getdoc(model) or "").split("\n")[0] for name, model in ARCHITECTURES.items()}
+        "models": {name: _about(model) for name, model in ARCHITECTURES.items()}
         | {alias: f"short for {name}" for alias, name in ALIASES.items()},
         "recipes": {
             name: f"{recipe['loss']}, {recipe['model']}, {recipe['steps']:,} steps" for name, recipe in RECIPES.items()
         },
     }
+
+
+def _about(model: Any) -> str:
+    """Return the first line of the docstring of a network, or of the class that a partial call of it makes."""
+    return (inspect.getdoc(getattr(model, "func", model)) or "").split("\n")[0]
 
 
 def catalog_text() -> str:

@@ -95,7 +95,7 @@ def checked(folder: Path, about: Approximate) -> CheckedFile:
     path = folder / about.file
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist any more: the index was built again or replaced; refresh it or open it again"
+            f"{path} does not exist any more; build the approximate index again, or copy the index from a backup"
         )
     file = CheckedFile(path, about.bytes, about.crc32, REBUILD)
     file.read(always=True)

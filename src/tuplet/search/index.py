@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tuplet.atomic import explain_write_errors, fsync
+from tuplet.errors import warn
 from tuplet.evaluation.inputs import positive_integer
 from tuplet.models import Embedder, load
 from tuplet.search import approximate, files
@@ -199,9 +200,11 @@ class Index(Searchable):
         k = min(k, available)
 
         def nearest(width: int, queries: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-            if exact or built is None or available * RARE < len(snapshot.rows):
-                return exact_search(snapshot, vectors[queries], width, allowed)
-            return approximate.search(snapshot, self._load_faiss(built), built, vectors[queries], width, allowed)
+            if not (exact or built is None or available * RARE < len(snapshot.rows)):
+                faiss_index = self._load_faiss(built)
+                if faiss_index is not None:
+                    return approximate.search(snapshot, faiss_index, built, vectors[queries], width, allowed)
+            return exact_search(snapshot, vectors[queries], width, allowed)
 
         if k == 0 or not len(vectors):
             return SearchResults(snapshot, np.empty((len(vectors), 0)), np.empty((len(vectors), 0), np.int64))
@@ -230,9 +233,13 @@ class Index(Searchable):
         print(built)
         return built
 
-    def _load_faiss(self, built: Approximate) -> Any:
+    def _load_faiss(self, built: Approximate) -> Any | None:
+        """Return the approximate index; None if it was built twice again since this state was loaded."""
         name, index, file = self._faiss
         if file is None or name != built.file:
+            if not (self.folder / built.file).exists() and files.read_manifest(self.folder).approximate != built:
+                warn("the approximate index was built again; searching exactly until refresh()")
+                return None
             index, file = approximate.read(self.folder, built)
             self._faiss = built.file, index, file
         file.read()  # raises if it was made shorter
