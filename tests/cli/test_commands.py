@@ -55,6 +55,13 @@ def test_a_finished_run_is_not_trained_again(folder):
     assert (folder / "run" / "events.jsonl").read_text() == before
 
 
+def test_the_command_to_index_names_the_model_of_all_classes(folder):
+    output = succeeded(typed("train", "photos/", "--out", "whole", *SMALL, "--final", "true", cwd=folder))
+    assert "model:  whole/final/best" in output
+    assert "search: tuplet index whole/final photos/ -o whole.index" in output
+    succeeded(typed("index", "whole/final", "photos/", "-o", "whole.index", cwd=folder))
+
+
 def test_evaluating_a_run_gives_its_exact_metrics(folder):
     found = json.loads(succeeded(tuplet("evaluate", "run", "--json", cwd=folder)))
     kept = json.loads((folder / "run" / "evaluation.json").read_text())

@@ -85,10 +85,10 @@ def _train(
     print_metrics(run.metrics)
     print(f"before training: {run.metrics['start']['model']}", flush=True)
     report = reports.write(run.folder, opened)  # takes seconds: after the result
-    final = run.folder / "final" / "best"
-    print(f"report: {report}\nmodel:  {final if settings.get('final') else run.folder / 'best'}")
+    model = run.folder / "final" if settings.get("final") else run.folder
+    print(f"report: {report}\nmodel:  {model / 'best'}")
     if opened.images is not None:
-        words = ["tuplet", "index", str(run.folder), data, "-o", f"{run.folder}.index"]
+        words = ["tuplet", "index", str(model), data, "-o", f"{run.folder}.index"]
         words += [
             word for flag, text in (("--columns", columns), ("--pattern", pattern)) if text for word in (flag, text)
         ]
