@@ -56,10 +56,10 @@ def test_a_finished_run_is_not_trained_again(folder):
 
 
 def test_the_command_to_index_names_the_model_of_all_classes(folder):
-    output = succeeded(typed("train", "photos/", "--out", "whole", *SMALL, "--final", "true", cwd=folder))
+    output = succeeded(tuplet("train", "photos/", "--out", "whole", *SMALL, "--final", "true", cwd=folder))
     assert "model:  whole/final/best" in output
     assert "search: tuplet index whole/final photos/ -o whole.index" in output
-    succeeded(typed("index", "whole/final", "photos/", "-o", "whole.index", cwd=folder))
+    succeeded(tuplet("index", "whole/final", "photos/", "-o", "whole.index", cwd=folder))
 
 
 def test_evaluating_a_run_gives_its_exact_metrics(folder):
