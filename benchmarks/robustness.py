@@ -4,7 +4,7 @@ The parts share their code with the tests, which run a sample of each. A part sa
 of its work, so that one that is cut short keeps the counts that it reached. `--only` without a part writes the page
 from the saved figures.
 
-    python benchmarks/robustness.py                                  # all parts at full counts: about three hours
+    python benchmarks/robustness.py                    # all parts at full counts: about an hour and a half
     python benchmarks/robustness.py --only losses files --scale 0.1
 """
 
