@@ -82,7 +82,7 @@ def _chart(rows: Sequence[Mapping[str, Any]]) -> str:
 def table_rows(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], digits: int
 ) -> Iterator[tuple[list[str], Sequence[Mapping[str, Any]]]]:
-    """Yield the cells of each loss (name, where, metrics) with its runs; below it those of the papers, without runs."""
+    """Yield the table row of each loss with its runs, followed by the rows that papers print, which have no runs."""
     for row in rows:
         runs = row.get("runs", ())
         where = f"here, {len(runs)} seeds" if len(runs) > 1 else "here"

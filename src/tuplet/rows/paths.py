@@ -212,7 +212,7 @@ class _Row(NamedTuple):
     stage: str
     pays: Callable[[Work], bool]
     prevented: Callable[[Work], str | None]
-    """Why the path is impossible; None where it is possible."""
+    """Return the reason why a path cannot run, or None if it can."""
 
 
 _TABLE = (

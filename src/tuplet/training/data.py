@@ -199,7 +199,7 @@ def class_groups(names: Sequence[str], ordered: bool = False) -> list[list[int]]
 
 
 def _check_measured(name: str, part: Dataset, remedy: str) -> None:
-    """Raise an error where Recall@K is always 0, and warn where it is always 1."""
+    """Raise an error if no query can have a match, and warn if every query must have one."""
     query = query_mask(part)
     if query is None:
         has_positives = max(part.class_sizes().values()) > 1
