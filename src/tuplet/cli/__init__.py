@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 import tuplet
-from tuplet.cli.errors import INTERRUPTED, explain_errors, print_stderr
+from tuplet.cli.errors import explain_errors
 from tuplet.cli.terminal import show_control_characters
 
 COMMANDS = {
@@ -52,11 +52,7 @@ def main() -> None:
         # A terminal that cannot print "±" must not end hours of training in an error.
         sys.stdout.reconfigure(errors="replace")
     show_control_characters()
-    try:
-        make_app(_called(sys.argv[1:]))(prog_name="tuplet")
-    except KeyboardInterrupt:  # before the command caught it
-        print_stderr("stopped")
-        sys.exit(INTERRUPTED)
+    make_app(_called(sys.argv[1:]))(prog_name="tuplet")
 
 
 def _called(words: list[str]) -> str:

@@ -1,11 +1,13 @@
 """`tuplet compare`."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
 from tuplet.cli.catalog import complete
+from tuplet.cli.errors import NOTHING_KEPT, when_stopped
 from tuplet.cli.options import Recipe, add_training_options
 from tuplet.cli.tables import print_table
 
@@ -46,12 +48,23 @@ def _compare(
 
     usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
-    comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)
+    with when_stopped(lambda: _kept(out, len(losses) * seeds)):
+        comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)
     titles = shown_metrics(comparison["rows"])
     lines = table_rows(comparison["rows"], list(titles), digits=2)
     rows = [[cell.replace("\xa0", " ") for cell in cells] for cells, _ in lines]
     print_table(["loss", "where", *titles.values()], rows, numbers=list(titles.values()))
     print(f"\npage: {reports.write_comparison(out)}\nruns and numbers: {out}")
+
+
+def _kept(folder: str, runs: int) -> str:
+    """Say what a stopped comparison leaves."""
+    from tuplet.training.folder import CHECKPOINT, EVALUATION
+
+    done, begun = (len(list(Path(folder).glob(f"*/seed_*/{name}"))) for name in (EVALUATION, CHECKPOINT))
+    if not begun:
+        return NOTHING_KEPT
+    return f"; {folder} has {done} of {runs} runs, and the same command continues from the last checkpoint"
 
 
 compare = add_training_options(_compare, leave_out=("loss", "loss_options", "seed"))

@@ -11,7 +11,7 @@ import typer
 from tuplet import extras
 from tuplet.atomic import explain_write_errors, write_atomic
 from tuplet.cli.arguments import Columns, Device, Model, Pattern, open_options
-from tuplet.cli.errors import print_stderr
+from tuplet.cli.errors import NOTHING_KEPT, print_stderr, when_stopped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,7 @@ def embed(
     with explain_write_errors(out):
         TemporaryFile(dir=out.parent).close()
     shards = out.with_name(f"{out.name}.shards")
-    with suggest_skipping():
+    with suggest_skipping(), when_stopped(lambda: _kept(shards, len(paths))):
         found = embed_in_shards(embedder, paths, shards, unreadable, pixels=pixels)
     vectors, kept = found.vectors.numpy(), found.items
     if not kept:
@@ -96,6 +96,16 @@ def embed(
     shutil.rmtree(shards, ignore_errors=True)
     skipped = f", {len(paths) - len(kept):,} unreadable" if len(kept) < len(paths) else ""
     print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{skipped}")
+
+
+def _kept(shards: Path, count: int) -> str:
+    """Say what a stopped command leaves."""
+    from tuplet.embedding.shards import SHARD
+
+    done = SHARD * len(list(shards.glob("*.safetensors")))
+    if not done:
+        return NOTHING_KEPT
+    return f"; {min(done, count):,} of {count:,} images are done in {shards}, and the same command continues from there"
 
 
 def _classes(images: Sequence[Path]) -> dict[str, str]:
@@ -137,13 +147,18 @@ def _npy(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequen
 
 
 def _npz(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    import zipfile
+
     import numpy as np
 
     arrays: dict[str, Any] = {"embeddings": vectors, "paths": np.array(paths)}
     if labels is not None:
         arrays["labels"] = np.array(labels)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+    # np.savez of numpy 1.26 leaves its archive open when the disk is full, and a traceback follows at exit.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def _safetensors(path: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:

@@ -14,10 +14,15 @@ import typer
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.terminal import visible
 from tuplet.errors import OptionError, OptionWarning, Spelling, first_line, spell
+from tuplet.signals import raise_on_signals
 
 INTERRUPTED, TERMINATED = 130, 143
-#: Where an interrupted command continues when it is called again.
-CONTINUES_FROM = {**dict.fromkeys(("demo", "train", "compare", "tune"), "the last checkpoint"), "index": "there"}
+NOTHING_KEPT = "; nothing is kept yet, and the same command starts again"
+#: What to say of a stopped command, unless `when_stopped` knows more.
+_STOPPED = {
+    **dict.fromkeys(("demo", "tune"), "; the same command continues from the last checkpoint"),
+    **dict.fromkeys(("train", "compare", "evaluate", "embed", "index"), NOTHING_KEPT),
+}
 
 
 def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -34,7 +39,7 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> None:
         try:
-            with warnings.catch_warnings(), _log_to_stderr(flag_spelling(command)):
+            with raise_on_signals(), warnings.catch_warnings(), _log_to_stderr(flag_spelling(command)):
                 # Pillow's warning; the error that follows it names the file.
                 warnings.filterwarnings("ignore", "Image size .* decompression bomb")
                 warnings.showwarning = lambda warning, *_: print_stderr(f"warning: {message(warning)}")
@@ -43,8 +48,8 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
             code = stopped.code if isinstance(stopped, SystemExit) else INTERRUPTED
             if code not in (INTERRUPTED, TERMINATED):
                 raise
-            place = CONTINUES_FROM.get(command.__name__)
-            print_stderr(f"stopped; the same command continues from {place}" if place else "stopped")
+            notes = getattr(stopped, "__notes__", ())
+            print_stderr("stopped" + (notes[0] if notes else _STOPPED.get(command.__name__, "")))
             raise typer.Exit(code) from None
         except BrokenPipeError:
             raise  # the reader of the pipe has closed it: typer exits silently
@@ -60,6 +65,20 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+@contextmanager
+def when_stopped(describe: Callable[[], str]) -> Iterator[None]:
+    """Say this after the word "stopped" if ctrl-C or SIGTERM ends the command inside the block.
+
+    Args:
+        describe: says what is kept and how to continue, such as "; the same command adds the rest".
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        stopped.add_note(describe())
+        raise
 
 
 class _StderrHandler(logging.Handler):

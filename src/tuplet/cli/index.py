@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tuplet.cli.arguments import Columns, Device, OptionalModel, Pattern, open_options
-from tuplet.cli.errors import explain_errors, print_stderr
+from tuplet.cli.errors import explain_errors, print_stderr, when_stopped
 from tuplet.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -114,14 +114,31 @@ def index(
         ids = ([image.id for image in images] for images in (changes.new, changes.changed))
         _print_plan(dict(zip(("add", "replace", "delete"), (*ids, changes.deleted), strict=True)))
         return
-    report = add_images(opened, found, sync)
+    with when_stopped(lambda: _kept(opened, out)):
+        report = add_images(opened, found, sync)
     for message in report.unreadable:
         print_stderr(message)
     print(f"{out}: {report}; {len(opened):,} in all")
     if isinstance(opened, search.Index):
         large = approximate == "auto" and len(opened) >= LARGE and opened.approximate is None
         if large or approximate in ("hnsw", "ivf_pq"):
-            opened.build_approximate("hnsw" if large else approximate, recall)
+            with when_stopped(lambda: f"; all images are in {out}, and the same command builds the approximate index"):
+                opened.build_approximate("hnsw" if large else approximate, recall)
+
+
+def _kept(opened: "Searchable", location: str) -> str:
+    """Say what a stopped command leaves in the index."""
+    from tuplet.search import Index
+
+    # Milvus would have to be asked, and it may be what the user did not want to wait for.
+    count = None
+    if isinstance(opened, Index):
+        opened.refresh()  # a batch may be saved that it does not count yet
+        count = len(opened)
+    if count == 0:
+        return f"; no image is in {location} yet, and the same command adds them"
+    images = "some images" if count is None else "1 image" if count == 1 else f"{count:,} images"
+    return f"; {location} has {images} and can be searched, and the same command adds the rest"
 
 
 def _delete(opened: "Searchable", location: str, wanted: Sequence[str], dry_run: bool) -> None:

@@ -3,12 +3,14 @@
 import json
 import os
 import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tuplet.cli.arguments import Boxes, Columns, Pattern, open_options
 from tuplet.cli.catalog import complete_words
+from tuplet.cli.errors import NOTHING_KEPT, when_stopped
 from tuplet.cli.options import Config, Recipe, add_training_options, read_options
 
 
@@ -79,12 +81,14 @@ def _train(
         print(json.dumps(plain_settings(resolve_settings(recipe, settings, opened)), indent=2, ensure_ascii=False))
         return
     folder = default_folder(data) if out is None else out
-    run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
+    with when_stopped(lambda: _kept(Path(folder))):
+        run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return
     print_metrics(run.metrics)
     print(f"before training: {run.metrics['start']['model']}", flush=True)
-    report = reports.write(run.folder, opened)  # takes seconds: after the result
+    with when_stopped(lambda: f"; the result is in {run.folder}, and the same command writes the report"):
+        report = reports.write(run.folder, opened)  # takes seconds: after the result
     model = run.folder / "final" if settings.get("final") else run.folder
     print(f"report: {report}\nmodel:  {model / 'best'}")
     if opened.images is not None:
@@ -93,6 +97,13 @@ def _train(
             word for flag, text in (("--columns", columns), ("--pattern", pattern)) if text for word in (flag, text)
         ]
         print(f"search: {shlex.join(words)}")
+
+
+def _kept(folder: Path) -> str:
+    """Say how a stopped run continues."""
+    from tuplet.training.folder import CHECKPOINT
+
+    return "; the same command continues from the last checkpoint" if (folder / CHECKPOINT).is_file() else NOTHING_KEPT
 
 
 train = add_training_options(_train)

@@ -8,9 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from tuplet.signals import terminate
+
 _logger = logging.getLogger("tuplet")
-#: The signals, and the handler that a process has unless it installs another.
-_DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+#: The signals, and the handlers that a process has unless it installs others: Python's, and the command line's.
+_USUAL: dict[int, tuple[Any, ...]] = {
+    signal.SIGINT: (signal.default_int_handler,),
+    signal.SIGTERM: (signal.SIG_DFL, terminate),
+}
 
 
 @contextmanager
@@ -28,20 +33,20 @@ def delay_interrupt(enabled: bool = True) -> Iterator[Callable[[], int]]:
     received: list[int] = []
 
     def restore() -> None:
-        for number in delayed:
-            signal.signal(number, _DEFAULTS[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def note(number: int, frame: FrameType | None) -> None:
         restore()
         received.append(number)
         _logger.info("stopping after this step, with a checkpoint; once more stops at once")
 
-    delayed = [
-        number
-        for number, usual in _DEFAULTS.items()
-        if enabled and threading.current_thread() is threading.main_thread() and signal.getsignal(number) is usual
-    ]
-    for number in delayed:
+    before = {
+        number: signal.getsignal(number)
+        for number, usual in _USUAL.items()
+        if enabled and threading.current_thread() is threading.main_thread() and signal.getsignal(number) in usual
+    }
+    for number in before:
         signal.signal(number, note)
     try:
         yield lambda: received[0] if received else 0

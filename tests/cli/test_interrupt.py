@@ -1,0 +1,137 @@
+"""Ctrl-C and SIGTERM, sent to real processes at several moments: what is kept, what is said, and how to continue."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from commands import SMALL, environment, succeeded, tuplet
+from report_runs import draw_folder
+from tuplet import models, search
+
+NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+MANY = 12_000
+NOTHING = "tuplet: stopped; nothing is kept yet, and the same command starts again"
+both_signals = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with few images in classes, many images, and a model."""
+    folder = tmp_path_factory.mktemp("stopped")
+    draw_folder(folder / "photos", NAMES)
+    (folder / "many").mkdir()
+    for number in range(MANY):
+        os.link(folder / "photos/ant/0.png", folder / f"many/{number:05}.png")
+    models.create("convnet", dim=8, size=32, channels=3).save(folder / "model")
+    return folder
+
+
+def stop(folder, number, words, moment):
+    """Run a command, send it a signal once `moment()` is true, and return what it wrote to standard error."""
+    command = [sys.executable, "-m", "tuplet", *words]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment())
+    until = time.monotonic() + 60
+    while not moment() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert process.poll() is None, process.communicate()
+    begun = time.monotonic()
+    process.send_signal(number)
+    _, output = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 20
+    assert process.returncode == CODES[number], output
+    assert "Traceback" not in output
+    return output
+
+
+def count(index):
+    try:
+        return len(search.Index.open(index))
+    except FileNotFoundError:
+        return 0
+
+
+@both_signals
+@pytest.mark.parametrize(
+    ("module", "sentence"), [("typer", "tuplet: stopped"), ("torch", NOTHING)], ids=["parsing", "loading"]
+)
+def test_the_first_second(folder, number, module, sentence):
+    """While the command line is imported, and while the command imports the library."""
+    early = folder / f"early {module} {number.name}"
+    early.mkdir()
+    (early / f"{module}.py").write_text(f"import signal; signal.raise_signal({int(number)})")
+    paths = os.pathsep.join([str(early), os.environ.get("PYTHONPATH", "")])
+    words = ("index", "model", "photos", "-o", "early.index")
+    done = tuplet(*words, cwd=folder, env={**environment(), "PYTHONPATH": paths})
+    assert (done.returncode, done.stderr) == (CODES[number], f"{sentence}\n")
+    assert not (folder / "early.index").exists()
+
+
+@both_signals
+def test_an_index_keeps_what_was_added(folder, number):
+    name = f"{number.name}.index"
+    words, counts = ("index", "model", "many", "-o", name), [0]
+    for _ in range(2):
+        output = stop(folder, number, words, lambda: count(folder / name) > counts[-1])
+        found = re.search(
+            rf"stopped; {name} has ([\d,]+) images and can be searched, and the same command adds", output
+        )
+        counts.append(int(found[1].replace(",", "")))
+        assert count(folder / name) == counts[-1]
+    assert 0 < counts[1] < counts[2] < MANY
+    assert f"{MANY:,} in all" in succeeded(tuplet(*words, cwd=folder))
+    assert search.Index.open(folder / name).verify()
+
+
+def test_an_index_without_an_image(folder):
+    words = ("index", "model", "photos", "-o", "new.index")
+    output = stop(folder, signal.SIGINT, words, (folder / "new.index").exists)
+    assert re.fullmatch(
+        rf"{NOTHING}\n|tuplet: stopped; (no image is in new.index yet|new.index has 48 images) .*\n", output
+    )
+    assert "48 in all" in succeeded(tuplet(*words, cwd=folder))
+
+
+@both_signals
+def test_embed_keeps_whole_shards(folder, number):
+    out = f"{number.name}.npz"
+    words, shards = ("embed", "model", "many", "--out", out), folder / f"{out}.shards"
+    assert stop(folder, number, words, shards.exists) == f"{NOTHING}\n"
+    output = stop(folder, number, words, (shards / "000000000.safetensors").exists)
+    kept = r"stopped; [\d,]+ of 12,000 images are done in \S+\.shards, and the same command continues from there\n"
+    assert re.search(kept, output)
+    assert not (folder / out).exists()
+    succeeded(tuplet(*words, cwd=folder))
+    assert not shards.exists()
+    assert np.load(folder / out)["embeddings"].shape == (MANY, 8)
+
+
+@both_signals
+def test_evaluate_writes_nothing(folder, number):
+    """It begins to read images after all that it imports, and 12,000 take it seconds."""
+    (folder / "list.csv").write_text("path,label\n" + "".join(f"many/{i:05}.png,{i % 50}\n" for i in range(MANY)))
+    begun = time.monotonic()
+    words = ("evaluate", "model", "list.csv", "--on", "all", "--device", "cpu")
+    assert stop(folder, number, words, lambda: time.monotonic() - begun > 4) == f"{NOTHING}\n"
+
+
+@both_signals
+def test_compare_and_train_continue(folder, number):
+    options = (*SMALL, "--validation", "0", "--checkpoint-every", "5", "--log-every", "1")
+    out, options = f"{number.name} compared", ["300" if word == "4" else word for word in options]
+    words = ("compare", "photos", "triplet", "npair", "--seeds", "1", "--out", out, *options)
+    for loss, done in (("triplet", 0), ("npair", 1)):
+        output = stop(folder, number, words, (folder / out / loss / "seed_0/checkpoint.pt").exists)
+        assert output.endswith(
+            f"stopped; {out} has {done} of 2 runs, and the same command continues from the last checkpoint\n"
+        )
+    assert f"page: {out}/comparison.html" in succeeded(tuplet(*words, cwd=folder))
+    out = f"{number.name} run"
+    output = stop(folder, number, ("train", "photos", "--out", out, *options), (folder / out).exists)
+    assert output.endswith((f"{NOTHING}\n", "tuplet: stopped; the same command continues from the last checkpoint\n"))
