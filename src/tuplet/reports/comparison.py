@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuplet.reports.layout import header, section, wide_table, write_page
 from tuplet.reports.metrics import describe_metrics
@@ -13,8 +13,19 @@ from tuplet.reports.svg import round_percent, scale
 
 #: Metrics that the table shows beside Recall@K; comparison.json has all of them.
 SHOWN = ("map_at_r", "nmi", "f1")
-#: Pixels of the chart of seeds: its width, the column of names, the margin at the right, the height of a row.
-_WIDTH, _NAMES, _RIGHT, _ROW = 920, 210, 110, 34
+
+
+class _Size(NamedTuple):
+    """Pixels of the chart of seeds; without a column of names, they are above their rows."""
+
+    width: int
+    names: int
+    right: int
+    row: int
+
+
+#: The chart of a wide window and that of a phone; the style sheet shows one of them.
+_SIZES = {"for-wide": _Size(920, 210, 110, 34), "for-narrow": _Size(340, 0, 0, 54)}
 
 
 def write_comparison(folder: str | os.PathLike[str]) -> Path:
@@ -38,7 +49,7 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
     published = any(row.get("published") for row in rows)
     body = (
         header("tuplet comparison", title, lead)
-        + section("seeds", "Recall@1 by loss", about_seeds, f'<figure class="chart seeds">{_chart(rows)}</figure>')
+        + section("seeds", "Recall@1 by loss", about_seeds, f'<figure class="chart">{_charts(rows)}</figure>')
         + section("table", "All numbers", about_table if published else "", _table(rows, Path(folder)))
     )
     return write_page(Path(folder) / "comparison.html", f"{source}: losses", body)
@@ -50,16 +61,22 @@ def shown_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: described[name][0] for name in described if name.startswith("recall_at_") or name in SHOWN}
 
 
-def _chart(rows: Sequence[Mapping[str, Any]]) -> str:
+def _charts(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(f'<div class="{name}">{_chart(rows, size)}</div>' for name, size in _SIZES.items())
+
+
+def _chart(rows: Sequence[Mapping[str, Any]], size: _Size) -> str:
     """Draw Recall@1 of every run, a row for each loss."""
     values = [[run["metrics"]["recall_at_1"] for run in row.get("runs", ())] for row in rows]
     every = [value for row, own in zip(rows, values, strict=True) for value in (row["mean"]["recall_at_1"], *own)]
     margin = max(0.05 * (max(every) - min(every)), 0.005)
     axis = scale("Recall@1", max(0, min(every) - margin), max(every) + margin, round_percent)
-    height = _ROW * len(rows)
+    height = size.row * len(rows)
+    # The labels of the first and the last tick stay inside.
+    left, right = (size.names, size.right) if size.names else (22, 22)
 
     def x(value: float) -> float:
-        return _NAMES + (_WIDTH - _NAMES - _RIGHT) * axis.position(value)
+        return left + (size.width - left - right) * axis.position(value)
 
     marks = [
         f'<path class="grid" d="M{x(value):.1f} 0V{height}"/>'
@@ -67,16 +84,22 @@ def _chart(rows: Sequence[Mapping[str, Any]]) -> str:
         for value, text in axis.ticks
     ]
     for place, (row, own) in enumerate(zip(rows, values, strict=True)):
-        y, mean = _ROW * (place + 0.5), row["mean"]["recall_at_1"]
+        y, mean = size.row * (place + (0.5 if size.names else 0.68)), row["mean"]["recall_at_1"]
+        # Beside the row, or above it at the two sides.
+        text_y = y + 4 if size.names else y - 18
+        name_at, value_at = ("end", size.names - 14), ("", size.width - size.right + 12)
+        if not size.names:
+            name_at, value_at = ("", 0), ("end", size.width)
         dots = "".join(f'<circle cx="{x(value):.1f}" cy="{y}" r="4.5"/>' for value in own)
         marks += [
-            f'<text class="label end" x="{_NAMES - 14}" y="{y + 4}">{escape(row["loss"])}</text>',
+            f'<text class="label {name_at[0]}" x="{name_at[1]}" y="{text_y:.1f}">{escape(row["loss"])}</text>',
             f'<g class="dots positive cloud">{dots}</g>',
             f'<path class="line positive" d="M{x(mean):.1f} {y - 10}V{y + 10}"/>',
-            f'<text class="note" x="{_WIDTH - _RIGHT + 12}" y="{y + 4}">{mean_and_std(row, "recall_at_1")}</text>',
+            f'<text class="note {value_at[0]}" x="{value_at[1]}" y="{text_y:.1f}">'
+            f"{mean_and_std(row, 'recall_at_1')}</text>",
         ]
     label = f"Recall@1 of {len(rows)} losses"
-    return f'<svg viewBox="0 0 {_WIDTH} {height + 26}" role="img" aria-label="{label}">{"".join(marks)}</svg>'
+    return f'<svg viewBox="0 0 {size.width} {height + 26}" role="img" aria-label="{label}">{"".join(marks)}</svg>'
 
 
 def table_rows(

@@ -17,7 +17,7 @@ FILE, _ABOUT = "examples.zip", "examples.json"
 
 @dataclass(frozen=True)
 class KeptExamples:
-    """What a run keeps of its test examples.
+    """The test examples of a run, as its files keep them.
 
     `indices` are their positions in the dataset; `class_names`, `files` and `splits` have an entry for each. `images`
     are the thumbnails as WebP, by their side in pixels and the row of the example; those that a report has shown.

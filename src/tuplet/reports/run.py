@@ -23,7 +23,7 @@ from tuplet.reports.examples import KeptExamples, as_webp, read_kept
 
 @dataclass(frozen=True, eq=False)
 class RunLog:
-    """What a run has written so far: `about` is run.json, `events` is events.jsonl."""
+    """The files that a run has written so far: `about` is run.json, `events` is events.jsonl."""
 
     folder: Path
     about: dict[str, Any]

@@ -1,0 +1,34 @@
+"""The page of a comparison."""
+
+import json
+import re
+
+from tuplet import reports
+
+
+def row(loss, *scores):
+    runs = [
+        {"seed": seed, "folder": f"{loss}/seed_{seed}", "metrics": {"recall_at_1": score}}
+        for seed, score in enumerate(scores)
+    ]
+    mean = {"recall_at_1": sum(scores) / len(scores)}
+    return {"loss": loss, "mean": mean, "std": {"recall_at_1": 0.011}, "runs": runs, "published": []}
+
+
+def test_the_chart_fits_a_phone(tmp_path):
+    """The drawing for narrow windows is as wide as their column, and everything is inside of it."""
+    rows = [row("hierarchical_triplet", 0.2, 0.91), row("npair", 0.55, 0.57)]
+    (tmp_path / "comparison.json").write_text(json.dumps({"data": "photos", "benchmark": None, "rows": rows}))
+    page = reports.write_comparison(tmp_path).read_text()
+    wide, narrow = (
+        re.search(rf'<div class="{name}"><svg viewBox="0 0 (\d+) \d+".*?</svg>', page)
+        for name in ("for-wide", "for-narrow")
+    )
+    assert (wide[1], narrow[1]) == ("920", "340")
+    places = [float(x) for x in re.findall(r'(?: x="| cx="|d="M)([\d.-]+)', narrow[0])]
+    assert min(places) >= 0
+    assert max(places) <= 340
+    for drawn in (wide, narrow):
+        assert drawn[0].count("<circle") == 4
+        assert ">hierarchical_triplet</text>" in drawn[0]
+    assert ".for-wide { display: none; } .for-narrow { display: block; }" in page
