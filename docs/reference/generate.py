@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 
 import tuplet
 from tuplet.cli import COMMANDS, make_app
-from tuplet.training.settings import config_schema
+from tuplet.training.config_file import config_schema
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [name for name in tuplet.__all__ if inspect.ismodule(getattr(tuplet, name))]

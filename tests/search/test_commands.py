@@ -138,16 +138,27 @@ def test_sheet_too_wide_for_its_format(place, monkeypatch, ending):
         (["photos", "photo.jpg"], 1, "photos is not an index: it has no index.json; make one with tuplet index"),
         (["things.index", "nowhere.jpg"], 1, "nowhere.jpg does not exist; give images or folders of images"),
         (["things.index", "photos/red/broken.jpg"], 1, "cannot be read"),
-        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is {; give a JSON object"),
-        (["things.index", "photos/red/0.png", "--where", "price=10"], 2, """such as '{"price": 10}'"""),
-        (["things.index", "photos/red/0.png", "--where", "[" * 9000], 2, "give a JSON object"),
-        (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "--where is [1]; give a JSON object"),
+        (["things.index", "photos/red/0.png", "--where", "{"], 2, "--where is {; give year=2011, or a JSON object"),
+        (["things.index", "photos/red/0.png", "--where", "price"], 2, "--where is price; give year=2011, or a JSON"),
+        (
+            ["things.index", "photos/red/0.png", "--where", "price=10"],
+            1,
+            "--where asks for price, and things.index has the columns label; use one of them, such as --where label=",
+        ),
+        (
+            ["things.index", "photos/red/0.png", "--where", "label=10"],
+            1,
+            "--where asks for label 10, and its values are text; use --where label=",
+        ),
+        (["things.index", "photos/red/0.png", "--where", "label=pink"], 0, "0.png: nothing in the index matches"),
+        (["things.index", "photos/red/0.png", "--where", "[" * 9000], 2, "or a JSON object"),
+        (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "--where is [1]; give year=2011, or a JSON object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
         (["things.index", "photos/red/0.png", "--sheet", "s.foo"], 2, "--sheet is s.foo; its ending must be"),
         (["things.index", "photos/red/0.png", "--sheet", "s.psd"], 2, "--sheet is s.psd; its ending must be"),
         (["things.index", "photos/red/0.png", "--label", "gren"], 1, "no label 'gren'; did you mean 'green'?"),
         (["things.index", "photos/red/0.png", "--label", "x"], 1, "no label 'x'; choose one of blue, green, red"),
-        (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 0, "0.png: nothing in the index matches"),
+        (["things.index", "photos/red/0.png", "--where", '{"year": 1}'], 1, "--where asks for year, and things.index"),
         (
             ["things.index", "photos/red/0.png", "--where", '{"label": "red"}', "--label", "blue"],
             0,
@@ -161,6 +172,15 @@ def test_wrong_options_get_one_sentence(place, monkeypatch, words, code, sentenc
     assert told.exit_code == code, told.output
     assert sentence in " ".join(told.output.replace("│", " ").split())
     assert "score" not in told.output  # no table without rows
+
+
+@pytest.mark.parametrize(
+    ("where", "count"), [("label=green", 4), ('{"label": ["green", "red"]}', 8), ("year=null", 12)]
+)
+def test_conditions_as_pairs_and_as_json(place, monkeypatch, where, count):
+    monkeypatch.chdir(place)
+    told = typed("search", "things.index", "photos/red/0.png", "--where", where, "--top", "50", "--json")
+    assert len(json.loads(told.output)[0]["hits"]) == count
 
 
 def test_labels_that_are_numbers_are_typed_as_text(place, monkeypatch):

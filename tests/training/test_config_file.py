@@ -8,7 +8,7 @@ import pytest
 from commands import SMALL, typed
 from report_runs import draw_folder
 from tuplet.training import describe_options
-from tuplet.training.settings import config_schema, read_config
+from tuplet.training.config_file import config_schema, read_config
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Arguments and flags that several commands share, and the options of `tuplet.data.open` that they give."""
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -58,3 +59,15 @@ def split_pairs(flag: str, text: str, form: str = "name=value,name=value") -> di
         if not equals:
             raise typer.BadParameter(f"{flag} is {text!r}; write {form}: {name!r} has no =")
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def json_or_text(text: str) -> Any:
+    """Return a value that is typed as JSON or as plain text.
+
+    >>> json_or_text("10"), json_or_text("true"), json_or_text("semi_hard")
+    (10, True, 'semi_hard')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

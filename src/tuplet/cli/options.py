@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 
 import typer
 
-from tuplet.cli.arguments import split_pairs
+from tuplet.cli.arguments import json_or_text, split_pairs
 from tuplet.cli.catalog import catalog, complete, complete_words
 from tuplet.cli.flags import flag, format_value
 
@@ -63,7 +63,7 @@ def read_options(
     config: Path | None, recipe: str | None, settings: Mapping[str, Any]
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the recipe and the options of training, from a file and from flags, which take precedence."""
-    from tuplet.training.settings import read_config
+    from tuplet.training.config_file import read_config
 
     options = {} if config is None else read_config(config)
     recipe_of_file = options.pop("recipe", None)
@@ -172,11 +172,4 @@ def parse_mapping(option: "Option", text: str) -> dict[str, Any]:
             return dict(json.loads(text))
         except json.JSONDecodeError as error:
             raise typer.BadParameter(f"{flag(option.name)} is not valid JSON: {error}") from error
-    return {name: _json_or_text(value) for name, value in split_pairs(flag(option.name), text).items()}
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    return {name: json_or_text(value) for name, value in split_pairs(flag(option.name), text).items()}

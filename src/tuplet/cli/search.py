@@ -1,28 +1,38 @@
 """`tuplet search`."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuplet.cli.arguments import Device, IndexModel
+from tuplet.cli.arguments import Device, IndexModel, json_or_text, split_pairs
 from tuplet.cli.tables import print_table
 from tuplet.errors import did_you_mean
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from tuplet.search import Searchable
+    from tuplet.search import Hit, Searchable
 
 
 def search(
     index: Annotated[str, typer.Argument(metavar="INDEX", help="An index made by tuplet index.")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="The queries: files and folders of files.")],
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="IMAGES", help="The queries: files and folders of files.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A query in words, for an index of CLIP; may be repeated.")
+    ] = None,
+    text_model: Annotated[
+        str | None, typer.Option(help="The CLIP model of --text: a folder or a name on the hub.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="The number of results.")] = 10,
     label: Annotated[list[str] | None, typer.Option(help="Only results with this label; may be repeated.")] = None,
-    where: Annotated[str | None, typer.Option(help="Only results with these metadata: '{\"year\": 2011}'.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only results with these metadata: year=2011, or as JSON.")] = None,
     distinct: Annotated[
         float | None, typer.Option(help="Leave out results whose score with an earlier result is this or more.")
     ] = None,
@@ -36,7 +46,7 @@ def search(
     model: IndexModel = None,
     device: Device = None,
 ) -> None:
-    """Print the nearest entries of the index for each image: score, label and file. A higher score is nearer.
+    """Print the nearest entries of the index for each query: score, label and file. A higher score is nearer.
 
     The score is the cosine (1 is the same direction), the dot product or minus the distance, as the index compares.
 
@@ -44,17 +54,23 @@ def search(
       tuplet search birds.index photo.jpg --top 5
       tuplet search birds.index left.jpg right.jpg --together --json
       tuplet search birds.index photo.jpg --label "Tree Swallow" --sheet found.jpg
+      tuplet search photos.index --text "a red bird on snow"
     """
     from PIL import Image
 
     from tuplet import search as searching
     from tuplet.cli.runs import list_images, load_embedder, usable_device
     from tuplet.images.decode import read_image
+    from tuplet.models import TextEncoder
     from tuplet.search.filters import with_labels
     from tuplet.search.ingest import file_of
     from tuplet.search.inputs import query_views
     from tuplet.search.sheet import contact_sheet
 
+    if not images and not text:
+        raise typer.BadParameter("there is no query; give images, or --text 'a red bird on snow'")
+    if sheet is not None and text:
+        raise typer.BadParameter("--sheet shows the images of queries, and --text has none; leave one of them out")
     if sheet is not None and Image.registered_extensions().get(sheet.suffix.lower()) not in Image.SAVE:
         raise typer.BadParameter(f"--sheet is {sheet}; its ending must be that of an image, such as .jpg or .png")
     opened = searching.open(index, None if model is None else load_embedder(model))
@@ -62,18 +78,25 @@ def search(
     conditions = _parse_conditions(where)
     if label:
         conditions = with_labels(conditions, _find_labels(opened, index, label))
-    paths = [path for given in images for path in list_images(given)]
-    queries = query_views(opened.embedder, paths, mirror=mirror, together=together)
+    paths = [path for given in images or () for path in list_images(given)]
+    names = [" + ".join(map(str, paths))] if together and paths else [str(path) for path in paths]
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
         if not isinstance(opened, searching.Index):
             raise typer.BadParameter("--exact is for an index in a folder; Milvus chooses its own kind of search")
         options["exact"] = True
-    results = opened.search(queries, top, **options)
-    names = [" + ".join(map(str, paths))] if together else [str(path) for path in paths]
+    results: list[Sequence[Hit]] = []
+    if paths:
+        results += opened.search(query_views(opened.embedder, paths, mirror=mirror, together=together), top, **options)
+    if text:
+        results += opened.search(TextEncoder(opened.embedder, text_model).embed(text), top, **options)
+    kinds = ["image"] * len(names) + ["text"] * len(text or ())
+    names += text or ()
+    if not any(results):
+        _check_conditions(opened, index, conditions)
     if as_json:
-        pairs = zip(names, results, strict=True)
-        data = [{"image": name, "hits": [asdict(hit) for hit in hits]} for name, hits in pairs]
+        found = zip(kinds, names, results, strict=True)
+        data = [{kind: name, "hits": [asdict(hit) for hit in hits]} for kind, name, hits in found]
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         for name, hits in zip(names, results, strict=True):
@@ -110,10 +133,56 @@ def _find_labels(opened: "Searchable", index: str, names: list[str]) -> list[Any
 
 
 def _parse_conditions(where: str | None) -> dict[str, Any]:
+    """Return the conditions in `year=2011`, `year=2011,colour=red` or a JSON object; a value is JSON or text."""
+    text = (where or "{}").strip()
     try:
-        conditions = json.loads(where or "{}")
-    except (ValueError, RecursionError):
+        if not text.startswith(("{", "[", '"')):
+            return {key: json_or_text(value) for key, value in split_pairs("--where", text).items()}
+        conditions = json.loads(text)
+    except (ValueError, RecursionError, typer.BadParameter):
         conditions = None
     if not isinstance(conditions, dict):
-        raise typer.BadParameter(f"--where is {str(where)[:80]}; give a JSON object, such as '{{\"price\": 10}}'")
+        form = "give year=2011, or a JSON object, such as '{\"year\": [2011, 2012]}'"
+        raise typer.BadParameter(f"--where is {text[:80]}; {form}")
     return conditions
+
+
+def _check_conditions(opened: "Searchable", index: str, conditions: dict[str, Any]) -> None:
+    """Raise a ValueError if no item can match: none has the key, or its values are of another kind."""
+    from tuplet.search.inputs import choices
+
+    for key, wanted in conditions.items():
+        values, given = opened.counts(key), choices(wanted)
+        if not given or None in given:  # no value is left beside --label, or items without the key are wanted
+            continue
+        if not values:
+            known = {name: value for _, data in opened.items() for name, value in data.items() if name != "file"}
+            if key in known:  # a list or a mapping
+                continue
+            if not known:
+                raise ValueError(f"--where asks for {key}, and {index} has no metadata; index a table with columns")
+            shown = next((name for name, value in known.items() if isinstance(value, str | int | float)), None)
+            example = "" if shown is None else f", such as --where {_condition(shown, known[shown])}"
+            columns = ", ".join(sorted(known)[:20])
+            raise ValueError(f"--where asks for {key}, and {index} has the columns {columns}; use one of them{example}")
+        kinds = {isinstance(value, str) for value in values}
+        if kinds.isdisjoint(isinstance(value, str) for value in given):
+            expected, example = "text" if True in kinds else "numbers", _condition(key, next(iter(values)))
+            asked = json.dumps(wanted, ensure_ascii=False)
+            raise ValueError(f"--where asks for {key} {asked}, and its values are {expected}; use --where {example}")
+
+
+def _condition(key: str, value: Any) -> str:
+    """Return a condition as the user would type it.
+
+    >>> _condition("year", 2011), _condition("label", "Tree Swallow")
+    ('year=2011', "'label=Tree Swallow'")
+    >>> print(_condition("code", "7"))
+    '{"code": "7"}'
+    """
+    text = f"{key}={value}"
+    try:
+        is_plain = _parse_conditions(text) == {key: value}
+    except typer.BadParameter:
+        is_plain = False
+    return shlex.quote(text if is_plain else json.dumps({key: value}, ensure_ascii=False))

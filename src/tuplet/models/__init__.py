@@ -9,6 +9,7 @@ from tuplet.models.find_weights import AtHand, weights_at_hand
 from tuplet.models.known_weights import KNOWN
 from tuplet.models.parameter_groups import param_groups
 from tuplet.models.preprocessing import Preprocessing
+from tuplet.models.text import TextEncoder
 from tuplet.models.weights import classifier
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Backbone",
     "Embedder",
     "Preprocessing",
+    "TextEncoder",
     "classifier",
     "create",
     "export_model",

@@ -1,31 +1,24 @@
-"""Every option of a training run: its type, default, meaning, group and limits; files of options, and their schema."""
+"""Every option of a training run: its type, default, meaning, group and limits."""
 
 # ruff: noqa: RUF009 - `_option` returns a dataclass field
 
-import json
 import math
-import os
-import re
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from torch import nn
 
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, first_line, opt
-from tuplet.extras import need
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
 from tuplet.images.crop import ResizeMode
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.config import Pooling
 from tuplet.models.lora import LoraLayers
 from tuplet.sampling import SAMPLERS, HardClassSampler
-from tuplet.training.recipes import RECIPES
 
 if TYPE_CHECKING:
     SamplerName: TypeAlias = str
@@ -372,79 +365,3 @@ def _in_words(hint: Any) -> str:
     if origin is Callable:
         return "callable"
     return "dict" if origin is not None else str(hint.__name__)
-
-
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the options in a YAML, JSON or TOML file, or in the run.json of a run; `recipe` may be among them.
-
-    Raises:
-        OptionError: the file cannot be read, or names an option that does not exist.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "run.json")
-    >>> _ = path.write_text('{"recipe": "npair", "steps": 200}')
-    >>> read_config(path)
-    {'recipe': 'npair', 'steps': 200}
-    """
-    path = Path(path)
-    formats: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
-    formats |= {".yaml": _parse_yaml, ".yml": _parse_yaml}
-    if path.suffix not in formats:
-        raise OptionError(f"{opt('config')} is {path}; its ending must be .yaml, .json or .toml")
-    try:
-        content = formats[path.suffix](path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise OptionError(f"{opt('config')} {path} cannot be read ({first_line(error)}); correct it") from error
-    if not isinstance(content, dict):
-        raise OptionError(f"{opt('config')} {path} holds {type(content).__name__}; it must hold names and values")
-    if "settings" in content and "versions" in content:  # the run.json of a run, whose settings are complete
-        return dict(content["settings"])
-    content.pop("$schema", None)
-    check_names(name for name in content if name != "recipe")
-    return content
-
-
-def _parse_yaml(text: str) -> Any:
-    yaml = need("yaml", extra="yaml", purpose="reading a YAML file")
-    loader: Any = type("Loader", (yaml.SafeLoader,), {})
-    # PyYAML reads 1e-5 as a word, as YAML 1.1 did.
-    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-    loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-    try:
-        return yaml.load(text, loader) or {}
-    except yaml.YAMLError as error:  # which is no ValueError
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def config_schema() -> dict[str, Any]:
-    """Return a JSON schema of a file of options, with which editors complete and check it.
-
-    >>> config_schema()["properties"]["steps"]["type"]
-    'integer'
-    """
-    options = {
-        option.name: {**_schema(option.hint), "description": option.about, "default": option.default}
-        for option in describe_options()
-    }
-    recipe = {"enum": [*RECIPES, None], "description": "a paper's settings, which the options override"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Options of tuplet train",
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {"$schema": {"type": "string"}, "recipe": recipe, **options},
-    }
-
-
-def _schema(hint: Any) -> dict[str, Any]:
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        found = [_schema(part) for part in parts]
-        known = [each for each in found if each]  # a Python object cannot be written in a file
-        return known[0] if len(known) == 1 else {"anyOf": known}
-    if origin is Literal:
-        return {"enum": list(parts)}
-    names = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
-    if hint in names:
-        return {"type": names[hint]}
-    return {"type": "object"} if origin is not None else {}
