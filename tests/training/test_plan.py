@@ -52,7 +52,7 @@ def test_a_wrong_type_is_named_before_other_options_are_chosen_by_it(wrong, mess
 
 def test_few_images_change_pretrained_weights_only_a_little():
     small = resolve_settings(None, {"device": "cuda"}, many(600))
-    assert (small.dim, small.freeze_to, small.steps, small.evaluate_every) == (None, "M", 60, 15)
+    assert (small.dim, small.freeze_to, small.steps, small.evaluate_every) == (None, "L", 60, 15)
     assert small.wise_ft
     assert small.keep_start
     assert small.select_by == "map_at_r"
@@ -61,10 +61,12 @@ def test_few_images_change_pretrained_weights_only_a_little():
     assert line.startswith(
         "settings chosen for about 240 training images on a GPU: model='efficientnet_lite0' weights="
     )
-    assert " augment={'area': (0.3, 1.0)} dim=None freeze_to='M' lr=0.0003 wise_ft=True steps=60 " in line
+    assert " augment={'area': (0.3, 1.0)} dim=None freeze_to='L' wise_ft=True steps=60 " in line
     flags = spell(marked, flag_spelling(train))
-    assert " --augment 'area=[0.3,1.0]' --dim none --freeze-to M --lr 0.0003 --wise-ft true --steps 60 " in flags
+    assert " --augment 'area=[0.3,1.0]' --dim none --freeze-to L --wise-ft true --steps 60 " in flags
     assert resolve_settings(None, {"device": "cuda"}, many(6000)) == training.Settings(device="cuda", **LITE)
+    larger_network = {"model": "resnet50", "weights": "resnet50_v1_imagenet", "device": "cpu"}
+    assert resolve_settings(None, larger_network, many(600)).freeze_to == "M"
     large = resolve_settings(None, {"device": "cpu"}, many(6000))
     assert (large.dim, large.freeze_to, large.steps, large.wise_ft) == (512, "M", 400, False)
 

@@ -12,7 +12,7 @@ from training_tools import events, start_process, vectors
 from tuplet import training
 from tuplet.data import from_features, from_images
 from tuplet.training import Settings, tuning
-from tuplet.training.tuning import check_space, default_space, first_parameters
+from tuplet.training.search_space import check_space, default_space, first_parameters
 
 QUICK = {"steps": 20, "batch_size": 16, "per_class": 4, "dim": 6, "device": "cpu"}
 SPACE = {"lr": (1e-5, 1e-1), "loss": ["raw", "npair_all"]}

@@ -156,7 +156,7 @@ class RunFolder:
         embedder.save(self.path / "last")
 
     def save_candidate(self, embedder: Embedder, name: str) -> None:
-        """Save an embedder that becomes the best one as soon as the checkpoint says so."""
+        """Save an embedder that becomes the best one when a checkpoint that names it is saved."""
         embedder.save(self._candidate(name))
 
     def promote(self, name: str) -> None:

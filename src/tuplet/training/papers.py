@@ -48,7 +48,7 @@ def benchmark(data: Dataset) -> str | None:
 
 
 def recall_ks(data: Dataset) -> tuple[int, ...]:
-    """Return the K of Recall@K to measure on a dataset: those of the papers' tables."""
+    """Return the K of Recall@K to measure on a dataset: the K of the papers' tables."""
     return _KS.get(benchmark(data) or "", (1, 2, 4, 8))
 
 

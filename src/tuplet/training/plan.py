@@ -20,6 +20,7 @@ from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.config import PART_OPTIONS
+from tuplet.models.find_weights import SMALL as SMALL_NETWORKS
 from tuplet.models.find_weights import best_at_hand
 from tuplet.training.checkpoint import Progress, identity_of
 from tuplet.training.data import Split, as_trained, everything_trains, make_augment, split_examples
@@ -55,8 +56,6 @@ SMALL = 2_000
 #: Tried with efficientnet_lite0 on small folders of birds, cars and characters (`benchmarks/small_data.py`).
 _SMALL_DATA = {
     "dim": None,
-    # Too much for some data. Averages with the start take a part of it back.
-    "lr": 3e-4,
     "augment": {"area": (0.3, 1.0)},
     "select_by": "map_at_r",
     "wise_ft": True,
@@ -218,7 +217,8 @@ def _for_images(options: Mapping[str, Any], count: int) -> dict[str, Any]:
     chosen: dict[str, Any] = {"steps": steps, "evaluate_every": max(10, steps // 4)}
     trains_low_layers = options.get("levels", "H") != "H" or options.get("lora") or "layer_lr_decay" in options
     if options["model"] in ARCHITECTURES and not trains_low_layers:
-        chosen["freeze_to"] = "M"
+        # On few images, small networks gain from training more layers. The lowest cost the most time and add nothing.
+        chosen["freeze_to"] = "L" if options["model"] in SMALL_NETWORKS and count < SMALL else "M"
     if count < SMALL:
         with_layer = _has_width(options) or set(_OF_NEW_LAYER) & set(options)
         chosen |= {name: value for name, value in _SMALL_DATA.items() if name != "dim" or not with_layer}

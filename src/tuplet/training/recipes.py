@@ -68,12 +68,9 @@ _BEST: dict[str, Any] = {
     "resize_mode": "shorter",
     "augment": {"area": [0.25, 1.0]},
     "sampler": "class_balanced",
-    "per_class": 4,
     "precision": "bfloat16",
     "head_steps": 100,
     "steps": 600,
-    "evaluate_every": 100,
-    "checkpoint_every": 100,
 }
 _STRONG = {"area": [0.08, 1.0], "brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
 _HDC_HEADS = {"ends": ["inception4a", "inception4d", "inception5b"], "head_hidden": 1024}
@@ -379,14 +376,9 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "stored_size": 32,
         "augment": {"mirror": 0.0},
         "batch_size": 96,
-        "per_class": 4,
-        "optimizer": "adamw",
         "lr": 2e-3,
-        "head_lr_scale": 1.0,
-        "schedule": "cosine",
         "warmup": 100,  # without it the embeddings collapse
         "steps": 400,
-        "evaluate_every": 100,
     },
 }
 
