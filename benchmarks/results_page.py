@@ -63,13 +63,21 @@ def _remeasured(results: Results) -> list[str]:
         return []
     again = results["remeasured"]["rows"]
     differences = [100 * (row["new"] - row["old"]) for row in again]
+    repeats: dict[tuple[str, str], list[float]] = {}
+    for row in again:
+        repeats.setdefault((row["dataset"], row["row"]), []).append(100 * row["new"])
     names = "; ".join(
-        f"{DATASETS[dataset].title}: " + ", ".join(row_title(r["row"]) for r in again if r["dataset"] == dataset)
-        for dataset in dict.fromkeys(row["dataset"] for row in again)
+        f"{DATASETS[dataset].title}: " + ", ".join(row_title(row) for each, row in repeats if each == dataset)
+        for dataset in dict.fromkeys(dataset for dataset, _ in repeats)
     )
-    text = f"""{len(again)} rows were measured again with seed 0 ({names}) after test images came to be resized with
-        antialiasing, as `tuplet embed` and `tuplet index` do: Recall@1 moved by {fmean(differences):+.2f} points on
-        average, from {min(differences):+.1f} to {max(differences):+.1f}. The tables show the first measurement."""
+    lowest = f"{min(differences):+.1f}".replace("-", "−")
+    text = f"""{len(repeats)} rows were measured again with seed 0 ({names}) after test images came to be resized with
+        antialiasing, as `tuplet embed` and `tuplet index` do: in {len(again)} runs Recall@1 moved by
+        {fmean(differences):+.2f} points on average, from {lowest} to {max(differences):+.1f}. The tables
+        show the first measurement."""
+    if apart := [max(values) - min(values) for values in repeats.values() if len(values) > 1]:
+        text += f""" Two later runs of one row with the same seed differ by up to {max(apart):.1f} points, more than
+            the ± over seeds suggests."""
     return ["", paragraph(text)]
 
 
