@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -290,9 +291,16 @@ def _decode(
     workers = min(16, usable_cores(), len(data) // 64) if workers is None else workers
     # A loader draws a seed for its workers. Its own generator keeps the caller's random numbers as they are.
     own = torch.Generator()
-    loader = DataLoader(_Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own)
+    loader = DataLoader(
+        _Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own, worker_init_fn=_silence_threads
+    )
     for pixels, aspects, problems in loader:
         yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
+
+
+def _silence_threads(worker: int) -> None:
+    """Print no traceback in a worker whose reader is gone, after ctrl-C; errors of images reach the reader."""
+    sys.excepthook = lambda *_: None
 
 
 def _collate(items: list[tuple[list[Tensor], float, str]]) -> tuple[list[Tensor], list[float], list[str]]:

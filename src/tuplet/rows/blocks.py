@@ -210,7 +210,7 @@ def _vjp(
 
     constants = [x.detach() for x in extras]
     vjp: Any = torch.func.vjp
-    with torch.set_grad_enabled(bool(task.parameters)):
+    with torch.set_grad_enabled(len(task.parameters) > 0):  # the compiler of torch 2.11 knows no bool of a dict
         result, back, count = vjp(function, table, *_moved(constants, moves), has_aux=True)
     if task.parameters and result.requires_grad:
         raise hidden_parameter(task.rows, " or ".join(task.parameters))

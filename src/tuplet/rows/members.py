@@ -50,7 +50,7 @@ def _largest_class(view: "View") -> int:
 def members_by_label(
     labels: Tensor, gallery_labels: Tensor, valid: Tensor | None, member: bool, max_per_class: int | None
 ) -> Members:
-    """Return the gallery members with the query's label, in order, without the query itself where it is a `member`.
+    """Return the gallery members with the query's label, in order, without the query itself if it is a `member`.
 
     K is the largest class of the gallery, less the query itself: given as `max_per_class`, or read from the labels at
     the cost of one host synchronisation.

@@ -35,7 +35,7 @@ class IngestReport:
     replaced: int = 0
     deleted: int = 0
     known: int = 0
-    unreadable: list[str] = field(default_factory=list)  # a sentence for each
+    unreadable: list[str] = field(default_factory=list)  # one error message per file
     seconds: float = 0.0
 
     def __str__(self) -> str:

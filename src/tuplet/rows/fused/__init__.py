@@ -46,7 +46,7 @@ def suits(x: Tensor) -> bool:
 
 
 def program_for(rows: Callable[..., Any], device: torch.device) -> "Program | None":
-    """Return the program of a row function, traced where it is new; None where it has none."""
+    """Return the program of a row function, traced on first use; None if the function must run unfused."""
     try:
         key = cache_key(rows, device)
     except HiddenStateError:

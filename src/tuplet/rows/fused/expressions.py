@@ -25,7 +25,7 @@ class Node:
     op: str
     args: "tuple[Value, ...]"
     level: int
-    """PAIR where it differs from pair to pair, ROW where it is one value for a row."""
+    """PAIR if the value differs from pair to pair, ROW if all pairs of a row share it."""
 
 
 Value: TypeAlias = Node | float | bool
@@ -101,7 +101,7 @@ class Expressions:
         return self.known[key]
 
     def make(self, op: str, *args: Value) -> Value:
-        """Return the value of an operation: a constant where it is one, else a node in its simplest form."""
+        """Return the value of an operation: a constant if it can be computed now, else a simplified node."""
         if op not in _OF_ANYTHING:
             args = tuple(self.make("float", x) if is_bool(x) else x for x in args)
         if op in OPERATIONS and not any(isinstance(x, Node) for x in args):
