@@ -39,6 +39,8 @@ SIZES = "180,512,1024,16384"
 MEASURED = [*CASES, *SYSTEMS]
 #: Repeats of a step: at least REPEATS, more while they take under SHORT seconds in total, fewer beyond LONG.
 REPEATS, SHORT, LONG = 5, 0.5, 10.0
+#: The batch of the first call, which imports and allocates: small, and large enough for every loss.
+WARM_UP = 96
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
         row["left_out"] = over
     made = [("ours", case.our_step), *([("peer", case.peer_step)] if has_peer and fits else [])]
     for _, make in made:
-        make(16, "cpu")()
+        make(WARM_UP, "cpu")()
     steps, times = {side: make(n, "cpu") for side, make in made}, {}
     for side, run in list(steps.items()):
         try:

@@ -42,6 +42,12 @@ def test_every_loss_is_measured(bench):
     assert set(LOSSES.values()) <= measured
 
 
+def test_every_loss_takes_the_first_batch_of_the_cpu_benchmark(bench):
+    losses = bench("losses")
+    for case in losses.MEASURED:
+        case.our_step(losses.WARM_UP, "cpu")()
+
+
 def test_page_is_current(bench):
     page = bench("performance_page")
     figures = json.loads(page.RESULTS.read_text())
