@@ -261,8 +261,8 @@ def _without(data: Dataset, errors: Mapping[int, str], on_error: OnError) -> Dat
         raise UnreadableImageError(problems[0])
     if len(errors) == len(data):
         raise ValueError(f"none of the {len(data):,} images can be loaded, first: {problems[0]}")
-    listed = "\n  ".join(problems[:20]) + ("\n  …" if len(problems) > 20 else "")
-    warn(f"{len(errors):,} of {len(data):,} images were skipped:\n  {listed}")
+    # One line, since the command line shows the first line of a warning.
+    warn(f"{len(errors):,} of {len(data):,} images were skipped, first: {problems[0]}")
     return data.select([i for i in range(len(data)) if i not in errors])
 
 
