@@ -39,6 +39,8 @@ def nearest(
 ) -> Nearest:
     """Find the k members of the gallery with the highest exact scores, in order; of equal ones the lower index first.
 
+    A score is minus the distance, the cosine or the dot product.
+
     A float32 table finds k + 8 candidates, and their exact scores order them. The result is certain if no other member
     can, by the table's error bound, reach the last one found. The few queries where that fails get a second pass with a
     float64 table, in which every member that may reach it gets its exact score.
@@ -51,8 +53,8 @@ def nearest(
         among: M booleans, which members may be found; all by default.
         wrong_first: labels of the queries and of the gallery; of equal members, those with another label than the
             query's then come first.
-        hide: sets those entries of a tile of scores to −∞ that must not be found. A query for which it leaves fewer
-            than k members gets others with the score −∞ in their place.
+        hide: function that sets the entries of a tile of scores that must not be found to −∞. If it leaves a query
+            fewer than k members, the rest of its results have the score −∞.
         device: where to compute, by default where the vectors are.
 
     Returns:
