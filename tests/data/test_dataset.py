@@ -165,7 +165,7 @@ def test_it_says_what_it_holds():
         ),
         (lambda: from_features([[1.0, 2.0], [3.0]], [0, 1]), "the list of 2 has members of several shapes"),
         (lambda: from_features(np.zeros((2, 0)), [0, 1]), r"got torch\.float64 \(2, 0\)"),
-        (lambda: features([2, 2]).image(0), "holds feature vectors and no images"),
+        (lambda: features([2, 2]).image(0), "holds feature vectors and no images; see its features"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),
         (lambda: from_features(np.zeros(4, np.float32), [0] * 4), r"got torch.float32 \(4,\)"),
         (lambda: from_features(np.array([[0.0], [np.nan]]), [0, 1]), "row 1 of the features is not finite"),
