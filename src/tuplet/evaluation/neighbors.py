@@ -20,10 +20,15 @@ Labels: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Nearest(NamedTuple):
-    """The members that `nearest` found, nearest first."""
+    """The members that `nearest` found, nearest first.
 
-    scores: Tensor  # (N, k) float64: minus the distance, the cosine or the dot product
-    indices: Tensor  # (N, k) int64: rows of the gallery
+    Attributes:
+        scores: (N, k) float64: minus the distance, the cosine or the dot product.
+        indices: (N, k) int64: rows of the gallery.
+    """
+
+    scores: Tensor
+    indices: Tensor
 
 
 def nearest(
@@ -38,8 +43,6 @@ def nearest(
     device: Device = None,
 ) -> Nearest:
     """Find the k members of the gallery with the highest exact scores, in order; of equal ones the lower index first.
-
-    A score is minus the distance, the cosine or the dot product.
 
     A float32 table finds k + 8 candidates, and their exact scores order them. The result is certain if no other member
     can, by the table's error bound, reach the last one found. The few queries where that fails get a second pass with a

@@ -90,7 +90,7 @@ class RowLoss(nn.Module):
         return settings_repr(self)
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Return the total and the count of each query of a block."""
+        """Return the total and the count of each query of a block; a subclass defines it, see above."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(s, positive, negative)")
 
     def value(self, view: View) -> Tensor:
@@ -188,7 +188,7 @@ class RowLoss(nn.Module):
         The surrogate Σ w_ij·v_ij, with w held constant, has the gradient of the loss (Unified view 2019, Theorem 3.1),
         except for a `norm_penalty`; where `moves_gallery` is False, with the vector of j held constant too. With a
         gallery it has the gradient by the queries: similarities among gallery members are constants. This computes the
-        whole table at once, and works under `torch.no_grad()`.
+        whole table at once, and works under `torch.no_grad()`. Arguments are those of `forward`.
 
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()

@@ -166,8 +166,8 @@ class Embedder(nn.Module):
         channels = self.mean.shape[1]
         if images.ndim != 4 or images.shape[1] not in (3, channels):
             raise ValueError(
-                f"images have shape {tuple(images.shape)}; they must be (N, {channels}, H, W) or RGB in 0 … 255; "
-                "make one image a batch with image[None], or move the channels with images.movedim(-1, 1)"
+                f"images have shape {tuple(images.shape)}; they must be {'(N, 1, H, W) or ' if channels == 1 else ''}"
+                "(N, 3, H, W) in 0 … 255; add a dimension with image[None], or move channels with images.movedim(-1, 1)"
             )
         x = images.to(torch.promote_types(self.mean.dtype, torch.float32))
         if channels == 1 and images.shape[1] == 3:

@@ -14,8 +14,14 @@ class Preprocessing:
     """Resize to `resize`, crop the central `size` × `size`, then (x − mean) / std with x from 0 to 255.
 
     Resizing and cropping happen when a file is read, the last step inside the embedder, which takes images from 0 to
-    255. `resize_mode` is that of `data.CentreCrop`. `mean` and `std` have one number per channel: three for RGB, one
-    for a network that sees grey.
+    255.
+
+    Attributes:
+        size: the side of the crop.
+        resize: the side that images are resized to before.
+        resize_mode: the side that `resize` sets, as in `data.CentreCrop`.
+        mean: one number per channel: three for RGB, one for a network that sees grey.
+        std: the standard deviation of each channel.
 
     >>> IMAGENET.size, IMAGENET.resize, IMAGENET.resize_mode
     (224, 256, 'shorter')
