@@ -117,7 +117,7 @@ class Dataset:
 
     @property
     def targets(self) -> Tensor:
-        """The labels by which examples are the same: (N,), or (N, L) where a shared one of several is enough."""
+        """The labels by which examples are the same: (N,), or (N, L) if one of several shared labels is enough."""
         return self.labels if self.label_sets is None or self.levels is not None else self.label_sets
 
     def class_sizes(self) -> dict[int, int]:
@@ -286,7 +286,7 @@ class ListedPairs(NamedTuple):
 
 
 def crop_box(image: Image.Image, box: Sequence[float], name: str) -> Image.Image:
-    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` where nothing does.
+    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` if nothing does.
 
     Corners are rounded to whole pixels.
 

@@ -308,7 +308,7 @@ def _checked_gallery(
 
 
 def check_one_positive(view: View, name: str, remedy: str) -> None:
-    """Raise where a query has more than one positive, if label values are checked."""
+    """Raise an error if a query has more than one positive, if label values are checked."""
     if view.checks_values and view.size:
         count = replace(view, max_per_class=None).members().exists.sum(1)
         if (count > 1).any():

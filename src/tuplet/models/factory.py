@@ -216,7 +216,7 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
 
 
 def _parsed(kind: Callable[..., T], given: Mapping[str, Any], folder: str | os.PathLike[str]) -> T:
-    """Build an object from the JSON of a folder; raise an error where a newer version of tuplet wrote it."""
+    """Build an object from the JSON of a folder; raise an error if a newer version of tuplet wrote it."""
     for name in given:
         if name not in inspect.signature(kind).parameters:
             raise ValueError(

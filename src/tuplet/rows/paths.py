@@ -192,7 +192,7 @@ _warned = False
 
 
 def _has_compiler() -> bool:
-    """Return whether blocks can be compiled on this GPU, and warn once where they cannot."""
+    """Return True if blocks can be compiled on this GPU, and warn once if they cannot."""
     global _warned
     if not has_triton() and not _warned:
         _warned = True
