@@ -90,7 +90,7 @@ def find_file(weights: str | os.PathLike[str], architecture: str) -> tuple[Path,
             names = [name for name, k in KNOWN.items() if k.architecture == architecture]
             raise FileNotFoundError(
                 f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
-                f"give {', '.join(['the path of a file', *names])} or 'auto', the best on this machine"
+                f"give the path of a file{', or ' if names else ''}{' or '.join([*names, 'auto'] if names else [])}"
             )
         if architecture in ARCHITECTURES:
             known = recognise(path)
