@@ -167,7 +167,11 @@ def test_it_says_what_it_holds():
         (lambda: from_features(np.zeros((2, 0)), [0, 1]), r"got torch\.float64 \(2, 0\)"),
         (lambda: features([2, 2]).image(0), "holds feature vectors and no images; see its features"),
         (lambda: from_images(np.zeros((2, 5), np.uint8), [0, 1]), r"got \(2, 5\)"),
-        (lambda: from_features(np.zeros(4, np.float32), [0] * 4), r"got torch.float32 \(4,\)"),
+        (
+            lambda: from_features(np.zeros(4, np.float32), [0] * 4),
+            r"got torch.float32 \(4,\); give one vector for each",
+        ),
+        (lambda: from_features(np.zeros((4, 2), int), [0] * 4), r"got torch.int64 \(4, 2\);.*convert .* \.float\(\)"),
         (lambda: from_features(np.array([[0.0], [np.nan]]), [0, 1]), "row 1 of the features is not finite"),
         (lambda: from_features(np.array([[0.0], [1e300]]), [0, 1]), "row 1 of the features is not finite in float32"),
     ],

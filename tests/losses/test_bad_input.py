@@ -58,6 +58,13 @@ def test_gallery():
         LOSS(X, Y, gallery=X, gallery_labels=Y[:5])
 
 
+def test_parts_and_comparisons_that_do_not_exist():
+    with refused(ValueError, r"\(4, 2\)", "one width", "attention="):
+        losses.ABELoss()([X, X[:, :2]], Y)
+    with refused(ValueError, "same is 'all'", "'any'", "function"):
+        LOSS(X, Y, same="all")
+
+
 def test_a_memory_bank_has_its_own_labels():
     with refused(ValueError, "gallery_labels", "memory", "leave"):
         LOSS(X, Y, gallery=losses.MemoryBank(4, 4), gallery_labels=torch.zeros(4, dtype=torch.int64))
