@@ -5,7 +5,7 @@
 On a CPU: images per second of decoding, caching and augmenting in one thread, beside the same step in Pillow.
 On a GPU: the throughput of training a ResNet-50 on augmented batches from the device cache, relative to training on one
 constant batch. Images are those of CUB-200-2011 if TUPLET_DATA has them, else noise; both are first written as JPEG of
-500 × 375, the usual size of a CUB image. A run writes benchmarks/results/data_DEVICE.json and docs/data.md.
+500 × 375, the usual size of a CUB image. A run writes benchmarks/results/data_DEVICE.json and docs/pipeline.md.
 """
 
 import argparse
@@ -208,7 +208,7 @@ def main() -> None:
     print(text := report(rows, arguments.device, versions))
     facts = {"machine": common.machine(arguments.device), "versions": versions, "rows": rows}
     common.save(f"data_{arguments.device}", facts)
-    common.write_between("data.md", f"data on {arguments.device}", text)
+    common.write_between("pipeline.md", f"data on {arguments.device}", text)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ each of the N/4 classes). Losses that hold tables of the whole batch are measure
 On a CPU each loss is measured in a process of its own at each size. The two libraries alternate, so that other load on
 the machine affects both. The peer is left out if it is estimated to need more than --peer-gib, and may not take more.
 The tables are printed; a run over all losses and the default sizes also writes benchmarks/results/losses_cpu.json and
-docs/losses.md.
+docs/performance_cpu.md.
 
 On a GPU (gpu_benchmark.py) sizes go up to a million, and the precision of gradients, training steps and first calls are
 measured too. Small batches and all others are two phases, which can be run one by one. A run writes
@@ -184,7 +184,7 @@ def main() -> None:
     print("\n" + (text := report(rows, versions)) + "\n" + beside_stored(rows))
     if len(indices) == len(MEASURED) and arguments.sizes == SIZES:
         common.save("losses_cpu", {"machine": common.machine(), "versions": versions, "rows": rows})
-        common.write_between("losses.md", "losses on cpu", text)
+        common.write_between("performance_cpu.md", "losses on cpu", text)
 
 
 if __name__ == "__main__":

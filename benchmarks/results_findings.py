@@ -12,10 +12,14 @@ from results_data import Results, mean_recalls, recalls, rows
 
 def findings(datasets: tuple[str, ...], results: Results) -> str:
     """Return the opening of the page: what to use. It needs the methods that it names, on all datasets."""
-    opening = """The methods of the five papers under one protocol, beside the numbers that the papers print.
-        `make results` writes this page from `benchmarks/results`. All values are per cent; ± is the standard deviation
-        over seeds."""
-    lines = ["# Results", "", paragraph(opening), ""]
+    opening = """The methods of [five papers](glossary.md#papers) under one protocol, beside the numbers that they
+        print. All values are per cent; ± is the standard deviation over seeds. `make results` writes this page from
+        `benchmarks/results`."""
+    names = """Methods have the names of their papers: RAW is `--loss raw`, RAW+VTHM is `multi_similarity`, RLL is
+        `ranked_list` (on the level H of the network, or on L, M and H), NL is `npair_all`, AL is `angular` and NL&AL is
+        `npair_angular`. VTHM, SemiHard and DW are the mining rules `valid_triplet`, `semi_hard` and
+        `distance_weighted`. [Losses](losses.md#all-losses) has the equations."""
+    lines = ["# Results", "", paragraph(opening), "", paragraph(names), ""]
     means = {dataset: mean_recalls(dataset, results) for dataset in datasets}
     named = {"proxy_anchor", "best", "vit", "raw_vthm", "raw", "rll_lmh", "rll_h", "vthm", "margin"}
     if any(named - set(found) for found in means.values()):

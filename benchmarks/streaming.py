@@ -5,7 +5,7 @@
 Writes JPEG files of 500 × 400, opens them, and draws batches of 120 from a class-balanced sampler: streamed, streamed
 from the cache on disk, and by a plain `DataLoader` with the same decoder and as many workers as streaming has threads;
 each is a process of its own. For a part that fits into memory: streamed from its cache in memory beside the store in
-memory, augmented, alternating in one process. A run writes benchmarks/results/streaming.json and docs/data.md.
+memory, augmented, alternating in one process. A run writes benchmarks/results/streaming.json and docs/pipeline.md.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def main() -> None:
     common.save(
         "streaming", {"machine": common.machine(), "versions": versions, "images": arguments.images, "rows": rows}
     )
-    common.write_between("data.md", "streaming", text)
+    common.write_between("pipeline.md", "streaming", text)
 
 
 if __name__ == "__main__":

@@ -86,8 +86,12 @@ def test_reference_names_everything_public(site):
     for module in filter(inspect.ismodule, rooms):
         page = site.joinpath("reference", module.__name__.split(".")[1]).with_suffix(".html").read_text()
         assert "ScriptModule" not in page, "torch's own docstring is repeated"
+        assert "<blockquote>" not in page, "an example of a docstring is shown as a quotation"
         missing = [name for name in public(module) if f'id="{module.__name__}.{name}"' not in page]
         assert not missing, f"{module.__name__} lacks {missing} in the reference"
+    listed = set(re.findall(r'id="tuplet\.losses\.(\w+\.\w+)"', (site / "reference/losses.html").read_text()))
+    assert {"RowLoss.rows", "PDDMLoss.score"} <= listed
+    assert "RankedListLoss.rows" not in listed, "what a loss inherits is repeated"
     front = (site / "reference/index.html").read_text()
     assert all(f'id="tuplet.{name}"' in front for name in ("evaluate", "load", "train"))
 

@@ -34,6 +34,19 @@ def test_floating_point_labels_are_refused(use, kind):
         use(MASK.to(kind))
 
 
+@pytest.mark.parametrize("use", ["samplers", "evaluation", "clusters"])
+def test_names_are_refused_where_numbers_are_needed(use):
+    with pytest.raises(TypeError, match=r"labels must be integers, got text; number the classes with np.unique"):
+        USES[use](["ant", "ant", "bee", "bee"])
+
+
+def test_a_dataset_in_place_of_its_labels_is_refused():
+    data = from_features(X, MASK.long())
+    with pytest.raises(ValueError, match=r"got Dataset of shape \(\); give those of a dataset as dataset.labels"):
+        sampling.NPairSampler(data, pairs=2)
+    sampling.NPairSampler(data.labels, pairs=2)
+
+
 @every_use
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 def test_integers_of_all_widths_are_accepted(use, kind):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from doctest_blocks import fenced
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -44,10 +45,20 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
 def room_page(room: str) -> str:
     """Return the page of a room: the docstring of the module, then everything that it offers."""
     module = import_module(f"tuplet.{room}")
-    about = inspect.getdoc(module) or ""
+    about = fenced(inspect.getdoc(module) or "")
     blocks = [f"# tuplet.{room}", about]
-    blocks += [f"::: tuplet.{room}.{name}" for name in public(module)]
+    blocks += [f"::: tuplet.{room}.{name}" + _members(getattr(module, name)) for name in public(module)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _members(value: Any) -> str:
+    """Return the option that lists only what a loss, a sampler or a rule adds to the class that it inherits from."""
+    bases = (tuplet.losses.RowLoss, tuplet.sampling.ClassSampler, tuplet.mining.Mining)
+    if not (inspect.isclass(value) and issubclass(value, bases)) or value in bases:
+        return ""
+    inherited = {name for base in value.__mro__[1:] for name in (*vars(base), *getattr(base, "__annotations__", ()))}
+    added = [name for name in vars(value) if name[0] != "_" and name not in inherited and callable(vars(value)[name])]
+    return f"\n    options:\n      members: {json.dumps(added)}"
 
 
 def public(module: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """Deep metric learning: train and evaluate embeddings, and search with them.
 
-The rooms, in the order in which data flow through them:
+The modules, in the order in which data pass through them:
 
 - `tuplet.images`: decoding and cropping of image files, within limits
 - `tuplet.data`: datasets, caches, augmentation
@@ -13,7 +13,7 @@ The rooms, in the order in which data flow through them:
 - `tuplet.search`: an index of embeddings, and a server for it
 - `tuplet.reports`: the HTML report of a run
 
-Most users start with `tuplet.train` and `tuplet.load`. Rooms are imported when they are first used.
+Most users start with `tuplet.train` and `tuplet.load`. Modules are imported when they are first used.
 """
 
 from importlib import import_module

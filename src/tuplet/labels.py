@@ -39,5 +39,6 @@ def _text_array(labels: Any, name: str) -> np.ndarray:
 
 
 def _type_error(dtype: Any, name: str, names: bool) -> TypeError:
-    expected, got = "integers or names" if names else "integers", str(dtype).removeprefix("torch.")
+    expected = "integers or names" if names else "integers"
+    got = "text" if getattr(dtype, "kind", "") == "U" else str(dtype).removeprefix("torch.")
     return TypeError(f"{name} must be {expected}, got {got}; number the classes with np.unique(…, return_inverse=True)")

@@ -75,10 +75,14 @@ class Mining(nn.Module):
 
 
 class ValidTriplet(Mining):
-    """Valid triplet based hard mining, VTHM (Unified view 2019, section 5.1).
+    """Keep the pairs of valid triplets: valid triplet based hard mining, VTHM (Unified view 2019, section 5.1).
 
-    Negative j is kept when s_ij > min_P s − ε, positive j when s_ij < max_N s + ε: the pairs that some triplet with
-    margin ε uses. A query without negatives keeps no positives, and the other way round.
+    Negative j is kept if s_ij > min_P s − ε, positive j if s_ij < max_N s + ε: the pairs that some triplet with
+    margin ε uses. A query without negatives keeps no positives, and the other way round. Others call this
+    multi-similarity mining.
+
+    Args:
+        epsilon: ε, the margin of the triplets; a larger one keeps more pairs.
 
     >>> from tuplet.losses import RAWLoss
     >>> loss = RAWLoss(mining=ValidTriplet(epsilon=0.1))
@@ -101,12 +105,10 @@ class ValidTriplet(Mining):
 
 
 class SemiHard(Mining):
-    """All positives; for each of them the nearest negative farther than it, else the farthest negative.
+    """Keep all positives, and for each of them the nearest negative farther than it, or else the farthest negative.
 
-    (Schroff et al., CVPR 2015; with `RAWLoss` the Unified view's RAW+SemiHard.)
-
-    A negative that is a copy of the positive is not farther. (In a dot geometry the products of copies may differ by
-    rounding, which then decides.)
+    (Schroff et al., CVPR 2015; with `RAWLoss` the Unified view's RAW+SemiHard.) A negative that is a copy of the
+    positive is not farther; with dot products, rounding decides about copies.
 
     >>> from tuplet.losses import RAWLoss
     >>> loss = RAWLoss(mining=SemiHard())
@@ -120,7 +122,7 @@ class SemiHard(Mining):
 
 
 class DistanceWeighted(Mining):
-    """All positives; for each (a, p) one negative, drawn so that all distances are about equally likely.
+    """Keep all positives, and draw one negative for each (a, p), so that all distances are about equally likely.
 
     A negative at distance d is drawn with probability ∝ 1/q(max(d, cutoff)) among those with d < far, uniformly if
     there is none, where q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of distances on the unit sphere in n
@@ -129,6 +131,11 @@ class DistanceWeighted(Mining):
     The draw of (a, p) is a function of the seed, the number of calls and the positions of a and p in the whole batch,
     so it depends neither on the block size nor on the number of processes. The number of calls is a buffer: a resumed
     run continues its draws.
+
+    Args:
+        cutoff: the distance below which all negatives are equally likely, above 0 and below 2.
+        far: the distance from which on negatives are not drawn, above 0 and at most 2.
+        seed: the seed of the draws.
 
     >>> from tuplet.losses import MarginLoss
     >>> loss = MarginLoss(mining=DistanceWeighted(cutoff=0.5, far=1.4))
@@ -179,9 +186,13 @@ class DistanceWeighted(Mining):
 
 
 class NonTrivial(Mining):
-    """The pairs that violate a margin: positives with d > α − m, negatives with d < α.
+    """Keep the pairs that violate a margin: positives with d > α − m, negatives with d < α.
 
-    (Wang et al. 2019, section 3.2.)
+    (Wang et al. 2019, section 3.2; `RankedListLoss` chooses the same pairs.)
+
+    Args:
+        alpha: α, the distance beyond which negatives should lie.
+        margin: m; positives should lie within α − m.
 
     >>> from tuplet.losses import MarginLoss
     >>> loss = MarginLoss(mining=NonTrivial(alpha=1.2, margin=0.4))

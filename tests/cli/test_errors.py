@@ -242,7 +242,9 @@ def test_data_explains_what_stops_training(folder):
     assert tested in typed("data", "validated", cwd=folder).stderr
     rows = [f"photos/{name}/{i}.png,{name}" for name in NAMES for i in range(2 if name < "elk" else 1)]
     (folder / "alone.csv").write_text("\n".join(["path,label", *rows]))
-    unfound = "tuplet train cannot use these data: no class has three images, of which one can be held out; add images"
+    unfound = (
+        "tuplet train cannot use these data: no class has three examples, of which one can be held out; add examples"
+    )
     assert unfound in typed("data", "alone.csv", cwd=folder).output
     assert "train" not in typed("data", "photos", cwd=folder).output.partition("classes: ")[2]
 

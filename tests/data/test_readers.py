@@ -248,7 +248,7 @@ def test_what_is_not_there_gets_one_sentence(tmp_path):
         tuplet_data.open(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the name of the data is empty; give a folder, a tar"):
         tuplet_data.open("")
-    with pytest.raises(TypeError, match=r"the data are a ndarray, not a path; make a dataset of arrays with"):
+    with pytest.raises(TypeError, match=r"the data are of type ndarray; give a path, or make a dataset of arrays with"):
         tuplet_data.open(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="there is no layout 'cub'; did you mean 'cub200'"):
         tuplet_data.open(tmp_path, layout="cub")

@@ -207,7 +207,7 @@ def test_pools_give_every_centre_once_and_stay_small(clusters, count):
 
 def test_bad_input_raises_a_clear_error():
     x, y = planted(classes=3, each=2)
-    with pytest.raises(ValueError, match="clusters must be at most the 6 points, got 7"):
+    with pytest.raises(ValueError, match="clusters must be at most the 6 points, got 7; ask for fewer"):
         ev.kmeans(x, 7)
     with pytest.raises(ValueError, match="iterations must be a positive integer, got 0"):
         ev.kmeans(x, 2, iterations=0)

@@ -48,7 +48,10 @@ def test_half_precision_and_arrays_become_float32():
 
 def test_bad_parts_raise_a_clear_error():
     cases = [
-        (lambda: ev.concatenate([torch.eye(2), torch.eye(3)]), "one row for each example, got \\[2, 3\\] rows"),
+        (
+            lambda: ev.concatenate([torch.eye(2), torch.eye(3)]),
+            "one row for each example, got \\[2, 3\\] rows; embed",
+        ),
         (lambda: ev.concatenate([torch.eye(2)], weights=[1.0, 2.0]), "weights must be 1 numbers from 0 up"),
         (lambda: ev.concatenate([torch.eye(2)], weights=[-1.0]), "weights must be 1 numbers from 0 up, got \\[-1.0\\]"),
         (

@@ -353,7 +353,11 @@ def test_bad_input_raises_a_clear_error():
         (ValueError, "labels must have shape \\(3,\\)", lambda: ev.recall_at_k(x, [0, 1])),
         (TypeError, "labels must be integers, got float32", lambda: ev.recall_at_k(x, y.float())),
         (TypeError, "embeddings must be floating point", lambda: ev.recall_at_k(y[:, None], y)),
-        (ValueError, "embeddings must have shape \\(N, d\\)", lambda: ev.recall_at_k(x[0], y)),
+        (
+            ValueError,
+            "embeddings must have shape \\(N, d\\).*; give one vector for each",
+            lambda: ev.recall_at_k(x[0], y),
+        ),
         (ValueError, "embeddings must have shape", lambda: ev.recall_at_k(x[:0], y[:0])),
         (ValueError, "each k in ks must be a positive integer, got 0", lambda: ev.recall_at_k(x, y, ks=(0,))),
         (TypeError, "ks must be a sequence of numbers, got 1; give \\(1,\\)", lambda: ev.recall_at_k(x, y, ks=1)),

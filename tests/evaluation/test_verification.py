@@ -230,15 +230,15 @@ def test_bad_pairs_raise_a_clear_error():
     cases = [
         (
             lambda: ev.pair_verification([0.1, 0.2], [True, True], folds=2),
-            "same must hold both true and false, got 2 true of 2",
+            "same must hold both true and false, got 2 true of 2; give pairs of both kinds",
         ),
         (
             lambda: ev.pair_verification([0.1, 0.2], [True], folds=2),
-            "lists of one length, got \\(2,\\) and \\(1,\\)",
+            "lists of one length, got \\(2,\\) and \\(1,\\); give both of a pair",
         ),
         (
             lambda: ev.pair_verification([0.1, 0.2], [True, False], folds=1),
-            "folds must be between 2 and the 2 pairs, got 1",
+            "folds must be between 2 and the 2 pairs, got 1; give another number",
         ),
         (
             lambda: ev.pair_verification([0.1, 0.2, 0.3], [True, False, True], folds=2.5),

@@ -60,6 +60,11 @@ def test_what_no_head_can_stand_on_is_said_before_there_is_an_embedder(make, sai
         models.create(Gives(make), example=torch.zeros(2, 8))
 
 
+def test_a_module_without_an_input_to_try_is_refused():
+    with pytest.raises(ValueError, match=r"needs preprocessing= .* or example= .*; give .* torch\.zeros\(1, 8\)"):
+        models.create(Gives(lambda y: y))
+
+
 def test_an_input_that_the_module_does_not_take_is_named():
     with pytest.raises(ValueError, match=r"fails on a tensor \(1, 9\) of torch\.float32 \(mat1 and mat2 shapes"):
         models.create(Gives(lambda y: y), example=torch.zeros(1, 9))

@@ -126,7 +126,7 @@ def test_missing_batch_counters_are_no_mismatch():
 
 
 def test_a_file_that_is_not_there_names_what_is_known():
-    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*; give the path of a file, or resnet50_torch"):
+    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pth'.*.*, or resnet50_torch.* or auto$"):
         models.create("resnet50", weights="nowhere.pth")
     with pytest.raises(FileNotFoundError, match=r"known for convnet; give the path of a file$"):
         models.create("convnet", weights="nowhere.pth")

@@ -252,7 +252,7 @@ def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
         (lambda: hard(np.array([0, 0]), 0), "pairs is 0; it must be at least 1"),
         (lambda: sampling.NGroupSampler([0, 0, 1, 1], groups=2, per_group=3), "give 4 examples; ask for fewer"),
         (lambda: sampling.TripletSampler([0] * 9 + [1, 1], triplets=3), "triplets is 3, but 2 classes"),
-        (lambda: sampling.ClassBalancedSampler([[[0, 0]]], 1, 1), r"got shape \(1, 1, 2\)"),
+        (lambda: sampling.ClassBalancedSampler([[[0, 0]]], 1, 1), r"got list of shape \(1, 1, 2\)"),
         (lambda: sampling.ClassBalancedSampler([[0, 0]], 1, 1), "none of the 1 classes has two"),
         (lambda: sampling.NPairSampler([0, 0], pairs=1, rank=0), "rank is 0 and world_size is None"),
         (lambda: sampling.NPairSampler([0, 0], 1, rank=2, world_size=2), "rank is 2 and world_size is 2; .* 0 to 1"),

@@ -107,7 +107,7 @@ def test_same_by_name_is_the_loop_over_shared_labels():
 
     loss = RAWLoss()
     assert loss(x, sets, same="any") == loss(x, sets, same=literal)
-    with pytest.raises(ValueError, match="same is 'some'; choose one of any, or give a function"):
+    with pytest.raises(ValueError, match="same is 'some'; give 'any', or a function of two sets of labels"):
         loss(x, sets, same="some")
 
 

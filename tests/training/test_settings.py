@@ -20,7 +20,7 @@ from tuplet.training.plan import Default, make_plan, resolve_settings
 from tuplet.training.recipes import recipe_for
 from tuplet.training.settings import Settings, describe_options
 
-DOCS = Path(__file__).parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).parents[2] / "docs" / "options.md"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
             {"batch_size": 15},
             "batch_size is 15 and the sampler class_balanced takes 4 at a time; choose a multiple of 4",
         ),
-        ({"model": "resnet50", "weights": "x"}, "weights 'x' are neither a file nor a name known for resnet50"),
+        (
+            {"model": "resnet50", "weights": "x"},
+            "weights 'x' are neither a file nor a name known for resnet50; give the path of a file, ",
+        ),
         (
             {"loss": "raw", "loss_options": {"mining": {"epsilon": 0.2}}},
             "mining is {'epsilon': 0.2}; give a name, a dictionary with a name, or a whole loss as an object",

@@ -19,9 +19,13 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples on the device: numbers in the store, values, aspects and labels, N entries each.
+    """Examples on the device, as `batches` yields them.
 
-    Labels are (N, L), padded with −1, where examples have several.
+    Attributes:
+        index: (N,), the numbers of the examples in the store.
+        values: images (N, 3, S, S) or feature vectors (N, d).
+        aspects: (N,), the true width / height of the images.
+        labels: (N,); or (N, L), padded with −1, if examples have several.
     """
 
     index: Tensor
@@ -34,8 +38,8 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
     """Yield batches on a device, without waiting for the device.
 
     A store on the device is indexed there. A store in the host's memory is read by a thread, one batch ahead; streamed
-    images are decoded several batches ahead, unless the sampler draws by the model's present embeddings. The sampler
-    is then as far ahead of the training, which has to be taken into account when it is resumed.
+    images are decoded several batches ahead, unless the sampler chooses by the model's current embeddings. So the
+    sampler is ahead of the training: when you resume, load the number of batches that were trained on.
 
     Args:
         store: the examples.

@@ -34,7 +34,7 @@ Fill = Callable[[Callable[[Sequence[Tensor]], object]], tuple[list[float], dict[
 def cached(
     folder: Path, data: Dataset, crops: Sequence[CentreCrop], fill: Fill
 ) -> tuple[list[Tensor], list[float], dict[int, str]]:
-    """Read the crops of a dataset from the cache in `folder`, and write the cache first where it is missing.
+    """Read the crops of a dataset from the cache in `folder`, and write the cache first if it is missing.
 
     Returns:
         For each crop a uint8 tensor (M, 3, size, size); the aspects; and by index the problem of each image that could

@@ -46,19 +46,19 @@ class Dataset:
         class_names: the names of the classes.
         images: the images, or None for feature vectors.
         features: feature vectors (N, d), or None for images.
-        splits: the split of each example (train, test, query, gallery …), where the data come with splits.
+        splits: the split of each example (train, test, query, gallery …), if the data come with splits.
         aspects: (N,), the true width / height of images whose pixels have other proportions.
         boxes: (N, 4), left, top, right and bottom in pixels of the upright image; nothing else of it is seen.
         groups: the group of each example. A query does not search among the examples of its class and its group.
-        label_sets: (N, L), all labels of each example, padded with −1, where it has several; with `levels` its class
-            and the ancestors of that.
+        label_sets: (N, L), all labels of each example, padded with −1, if examples have several; with `levels` its
+            class, the parent of that and so on.
         levels: the levels of a hierarchy, in the order of the columns of `label_sets`, with the names of their classes.
         metadata: what else is known of the examples: N values by name, None where one is missing.
         pairs: the pairs that a table of pairs or triplets lists.
         protocol: "lfw" for faces in LFW's layout, which are measured by its protocols too.
-        crops: the final crops of the images by one `CentreCrop`, where `tuplet.data.hold` has made them.
+        crops: the final crops of the images by one `CentreCrop`, if `tuplet.data.hold` has made them.
         source: what `tuplet.data.open` opened; None for a part of it and for data made in memory.
-        opened_with: the options of `tuplet.data.open`, with which the same data can be opened again.
+        opened_with: the options that `tuplet.data.open` was called with.
 
     >>> data = Dataset(torch.tensor([0, 0, 1, 1, 2, 2]), ("ant", "bee", "cat"), features=torch.randn(6, 4))
     >>> data
@@ -117,7 +117,7 @@ class Dataset:
 
     @property
     def targets(self) -> Tensor:
-        """The labels by which examples are the same: (N,), or (N, L) where a shared one of several is enough."""
+        """The labels by which examples are the same: (N,), or (N, L) if one of several shared labels is enough."""
         return self.labels if self.label_sets is None or self.levels is not None else self.label_sets
 
     def class_sizes(self) -> dict[int, int]:
@@ -141,7 +141,7 @@ class Dataset:
         )
 
     def path(self, index: int) -> str:
-        """Return where an example comes from, for messages."""
+        """Return the path of an example, or a name for messages if it has none."""
         if self.images is None or isinstance(self.images, Tensor):
             return f"number {index} of the arrays in memory"
         return str(self.images[index])
@@ -149,7 +149,7 @@ class Dataset:
     def image(self, index: int, least: int | None = None) -> Image.Image:
         """Decode the image of an example as upright RGB; `least` as in `tuplet.images.decode.read_image`."""
         if self.images is None:
-            raise ValueError("this dataset holds feature vectors and no images")
+            raise ValueError("this dataset holds feature vectors and no images; see its features")
         source = self.images[index]
         if isinstance(source, Tensor):
             image = Image.fromarray(source.permute(1, 2, 0).cpu().numpy())
@@ -286,7 +286,7 @@ class ListedPairs(NamedTuple):
 
 
 def crop_box(image: Image.Image, box: Sequence[float], name: str) -> Image.Image:
-    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` where nothing does.
+    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` if nothing does.
 
     Corners are rounded to whole pixels.
 

@@ -39,7 +39,7 @@ class Layout:
     accepts: Callable[[Files], bool] = lambda files: True
 
     def matches(self, files: Files) -> bool:
-        """Return whether one of the files or folders that mark this layout exists."""
+        """Return True if one of the files or folders that mark this layout exists."""
         return any(files.root_of(marker) is not None for marker in self.markers) and self.accepts(files)
 
     def check(self, data: Dataset, source: str) -> None:

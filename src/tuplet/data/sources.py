@@ -74,8 +74,8 @@ def open(
         return from_torch(source)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
-            f"the data are a {type(source).__name__}, not a path; "
-            "make a dataset of arrays with tuplet.data.from_features or from_images"
+            f"the data are of type {type(source).__name__}; give a path, or make a dataset of arrays with "
+            "tuplet.data.from_features or from_images"
         )
     path = Path(source)
     if layout is not None and layout not in LAYOUTS:

@@ -49,7 +49,7 @@ class Store:
         return len(self.values)
 
     def to(self, device: torch.device | str) -> "Store":
-        """Copy the store to a device; raise ValueError where it does not fit. Streamed images stay where they are."""
+        """Copy the store to a device; raise ValueError if it does not fit. Streamed images stay where they are."""
         if isinstance(self.values, StreamedImages):
             return self
         return replace(self, values=_moved(self.values, torch.device(device)), aspects=self.aspects.to(device))

@@ -19,7 +19,7 @@ from tuplet.rng import uniform
 
 @dataclass(frozen=True)
 class OnBatch:
-    """Mark a transform that takes a batch of stored squares, uint8 (N, 3, S, S), instead of one image."""
+    """Mark a transform of a batch of stored squares, uint8 (N, 3, S, S), for `transform=OnBatch(function)`."""
 
     function: Callable[[Tensor], Tensor]
 

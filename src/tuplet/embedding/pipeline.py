@@ -26,7 +26,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True)
 class Embedded(Generic[T]):
-    """Vectors (n, width), the n items that they belong to, and the problems of the items that cannot be read."""
+    """Hold vectors (n, width), the n items that they belong to, and the problems of items that cannot be read."""
 
     vectors: Tensor
     items: list[T]

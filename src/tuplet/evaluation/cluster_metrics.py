@@ -45,8 +45,11 @@ def clustering(
 def nmi(labels: Any, clusters: Any) -> float:
     """Compute normalised mutual information: I(U; V) / mean(H(U), H(V)), with the arithmetic mean as in scikit-learn.
 
-    It is 1 if both put everything into one group, and 0 if only one of them does. `labels` and `clusters` are the class
-    and the cluster of each point, as integers.
+    It is 1 if both put everything into one group, and 0 if only one of them does.
+
+    Args:
+        labels: the class of each point, as integers.
+        clusters: the cluster of each point, as integers.
 
     >>> round(nmi([0, 0, 1, 1], [5, 5, 5, 9]), 4)
     0.3437

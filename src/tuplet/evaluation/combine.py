@@ -15,8 +15,11 @@ def concatenate(embeddings: Sequence[Any], weights: Sequence[float] | None = Non
     """Concatenate levels of one model (L, M and H of the ranked list paper) or several models.
 
     Each part is multiplied by √w, so that dot products and squared distances of the result are the weighted sums of
-    those of the parts. w is 1 by default. The parts are not normalised: give unit vectors if each should count by its
-    weight alone.
+    those of the parts. The parts are not normalised: give unit vectors if each should count by its weight alone.
+
+    Args:
+        embeddings: the parts, each (N, d) with any d.
+        weights: w of each part; 1 by default.
 
     >>> concatenate([torch.ones(1, 2), torch.ones(1, 1)], weights=[1.0, 4.0])
     tensor([[1., 1., 2.]])
@@ -35,6 +38,10 @@ def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
     combinations of a view of the one and a view of the other (Sohn 2016, section 4). With metric="cosine" each view is
     scaled to length 1 first; the mean is not, as it would no longer give that average. "dot" scales nothing.
 
+    Args:
+        views: vectors (N, d) of each view.
+        metric: "cosine" or "dot", the similarity to average.
+
     >>> average_views([torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 3.0]])])
     tensor([[0.5000, 0.5000]])
     """
@@ -50,5 +57,8 @@ def average_views(views: Sequence[Any], metric: str = "cosine") -> Tensor:
 def _same_examples(embeddings: Sequence[Any]) -> list[Vectors]:
     vectors = [as_vectors(part, f"embeddings[{i}]") for i, part in enumerate(embeddings)]
     if len({v.count for v in vectors}) != 1:
-        raise ValueError(f"embeddings must all have one row for each example, got {[v.count for v in vectors]} rows")
+        raise ValueError(
+            f"embeddings must all have one row for each example, got {[v.count for v in vectors]} rows; "
+            "embed the same examples"
+        )
     return vectors

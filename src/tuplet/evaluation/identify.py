@@ -27,6 +27,15 @@ def identification(
     at most the share `far` of the impostors exceed with their nearest member (Sohn 2016, section 4.3, after Best-Rowden
     et al. 2014). Ties count against the system.
 
+    Args:
+        probes: (N, d) vectors to identify, as for `recall_at_k`.
+        probe_labels: their classes, N integers.
+        gallery: (M, d) vectors of the known classes.
+        gallery_labels: their classes, M integers.
+        far: the share of impostors that may be accepted.
+        metric: "euclidean", "cosine" or "dot".
+        device: where to compute, by default where the vectors are.
+
     Returns:
         `rank1`: the share of genuine probes whose nearest member has their label. `dir_at_far`: the share of genuine
         probes for which that holds and whose score is above the threshold; None if there is no impostor.
@@ -69,6 +78,13 @@ def closed_and_open_set(
     those 3,143 images of 596 people as the gallery, one probe of each and 9,494 impostors. Without their list, all
     people of LFW count here: 5,749 images for 7,484 probes, and 1,680 probes with 4,069 impostors. Do not compare the
     results with theirs. The first image is that in the order given; which one theirs is, is not confirmed.
+
+    Args:
+        embeddings: (N, d) vectors of all images, as for `recall_at_k`.
+        labels: the person of each image, N integers.
+        far: the share of impostors that may be accepted.
+        metric: "euclidean", "cosine" or "dot".
+        device: where to compute, by default where the embeddings are.
 
     Returns:
         `rank1` of the closed set and `dir_at_far` of the open set, as in `identification`; the numbers of

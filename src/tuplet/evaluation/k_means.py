@@ -41,8 +41,15 @@ def kmeans(
     drawn with chances proportional to D², the squared distance to the nearest centre so far, for up to 32 centres at
     once, and the point that leaves the least ΣD² is the next centre. Then points go to their nearest centre and centres
     to the mean of their points, until nothing changes. A centre without points restarts at a point far from its own.
-    There are at most `iterations` rounds. The embeddings are held in memory; metric="cosine" scales them to length 1. A
-    seed gives the same clusters alone and among others.
+    The embeddings are held in memory. A seed gives the same clusters alone and among others.
+
+    Args:
+        embeddings: (N, d) vectors, as for `recall_at_k`.
+        clusters: k, the number of clusters.
+        seeds: one run for each.
+        metric: "euclidean", or "cosine", which scales the vectors to length 1.
+        iterations: the largest number of rounds.
+        device: where to compute, by default where the embeddings are.
 
     >>> kmeans(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), 2)
     tensor([[1, 1, 0, 0]])
@@ -53,7 +60,7 @@ def kmeans(
     if not seeds:
         raise ValueError("seeds must not be empty; give one for each run")
     if positive_integer(clusters, "clusters") > vectors.count:
-        raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}")
+        raise ValueError(f"clusters must be at most the {vectors.count} points, got {clusters}; ask for fewer")
     with full_precision(vectors.device):
         points = _normalised(vectors, one_of(metric, ("euclidean", "cosine"), "metric"))
         draws = 2 + int(math.log(clusters))

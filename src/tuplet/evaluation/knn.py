@@ -23,8 +23,19 @@ def recognition(
     """Compute the accuracy of the k-nearest-neighbour classifier, a majority vote (Sohn 2016, section 4.1).
 
     Without a gallery, each example is classified by all others. Ties count against the system: of equally near members
-    those of other classes vote first, and a tied vote is lost. `k` neighbours vote; the other arguments are those of
-    `recall_at_k`.
+    those of other classes vote first, and a tied vote is lost.
+
+    Args:
+        embeddings: (N, d) vectors to classify, as for `recall_at_k`.
+        labels: their classes, N integers.
+        k: the number of neighbours that vote.
+        gallery: (M, d) vectors that vote; by default the embeddings themselves.
+        gallery_labels: their classes, M integers.
+        metric: "euclidean", "cosine" or "dot".
+        device: where to compute, by default where the embeddings are.
+
+    Returns:
+        A fraction of 1.
 
     >>> recognition([[0.0], [0.2], [0.3], [9.0]], [1, 1, 1, 2], k=2)
     0.75

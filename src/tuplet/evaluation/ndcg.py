@@ -15,8 +15,9 @@ from tuplet.evaluation.vectors import Device, as_vectors, for_device
 def relevance(labels: Tensor, members: Tensor, hierarchy: bool = False) -> Tensor:
     """Return how relevant each member (M, L) is to each query (R, L), as whole numbers (R, M).
 
-    That is the number of labels that both have, −1 being none. In a hierarchy the labels are a class, its parent and so
-    on, and it is the number of levels that both share, from the root: L for one class, 0 for nothing.
+    The relevance is the number of labels that both have; −1 is no label. In a hierarchy the labels are a class, its
+    parent and so on, and the relevance is the number of levels that both share, from the root: L for the same class, 0
+    for nothing.
 
     >>> relevance(torch.tensor([[0, 3]]), torch.tensor([[0, 3], [1, 3], [2, 4]]), hierarchy=True)
     tensor([[2, 1, 0]])
@@ -77,6 +78,9 @@ def ndcg_at_k(
         gallery_groups: as for `recall_at_k`.
         metric: "euclidean", "cosine" or "dot".
         device: where to compute, by default where the embeddings are.
+
+    Returns:
+        A fraction of 1.
 
     Raises:
         ValueError: if nothing is relevant to any query.

@@ -20,10 +20,15 @@ Labels: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Nearest(NamedTuple):
-    """The members that `nearest` found, nearest first."""
+    """The members that `nearest` found, nearest first.
 
-    scores: Tensor  # (N, k) float64: minus the distance, the cosine or the dot product
-    indices: Tensor  # (N, k) int64: rows of the gallery
+    Attributes:
+        scores: (N, k) float64: minus the distance, the cosine or the dot product.
+        indices: (N, k) int64: rows of the gallery.
+    """
+
+    scores: Tensor
+    indices: Tensor
 
 
 def nearest(
@@ -51,8 +56,8 @@ def nearest(
         among: M booleans, which members may be found; all by default.
         wrong_first: labels of the queries and of the gallery; of equal members, those with another label than the
             query's then come first.
-        hide: sets those entries of a tile of scores to −∞ that must not be found. A query for which it leaves fewer
-            than k members gets others with the score −∞ in their place.
+        hide: function that sets the entries of a tile of scores that must not be found to −∞. If it leaves a query
+            fewer than k members, the rest of its results have the score −∞.
         device: where to compute, by default where the vectors are.
 
     Returns:

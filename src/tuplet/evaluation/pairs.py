@@ -14,7 +14,14 @@ from tuplet.evaluation.vectors import Device, as_vectors
 def pair_scores(first: Any, second: Any, *, metric: str = "euclidean", device: Device = None) -> Tensor:
     """Return the similarity of each row of `first` and the same row of `second`.
 
-    It is minus the distance, the cosine or the dot product.
+    Args:
+        first: (P, d) vectors, as for `recall_at_k`.
+        second: (P, d) vectors.
+        metric: "euclidean" for minus the distance, "cosine" or "dot".
+        device: where to compute, by default where the vectors are.
+
+    Returns:
+        P numbers, higher for more alike.
 
     >>> pair_scores(torch.tensor([[0.0, 3.0]]), torch.tensor([[4.0, 0.0]])).tolist()
     [-5.0]
@@ -46,7 +53,7 @@ def pair_verification(scores: Any, same: Any, folds: Any = 10) -> dict[str, Any]
     values, truth = _checked(scores, same)
     if np.ndim(folds) == 0:
         if not 2 <= positive_integer(folds, "folds") <= len(values):
-            raise ValueError(f"folds must be between 2 and the {len(values)} pairs, got {folds}")
+            raise ValueError(f"folds must be between 2 and the {len(values)} pairs, got {folds}; give another number")
         fold = np.arange(len(values)) * folds // len(values)
     else:
         fold = np.unique(as_labels(folds, len(values), "folds").numpy(), return_inverse=True)[1]
@@ -72,8 +79,10 @@ def _best_threshold(values: np.ndarray, truth: np.ndarray) -> float:
 def roc(scores: Any, same: Any) -> dict[str, list[float]]:
     """Compute the receiver operating characteristic, one point for each different score, strictest threshold first.
 
-    The result holds `thresholds`, and the shares of different pairs (`far`) and of same pairs (`tar`) that reach each
-    of them. Arguments as for `pair_verification`.
+    Returns:
+        `thresholds`, and the shares of different pairs (`far`) and of same pairs (`tar`) that reach each of them.
+
+    Arguments are those of `pair_verification`.
 
     >>> roc([0.9, 0.4, 0.8, 0.3], [True, False, True, True])["tar"]
     [0.333..., 0.666..., 0.666..., 1.0]
@@ -85,7 +94,7 @@ def roc(scores: Any, same: Any) -> dict[str, list[float]]:
 
 
 def tar_at_far(scores: Any, same: Any, far: float = 0.001) -> float:
-    """Return the share of same pairs that are accepted when at most the share `far` of different pairs is.
+    """Return the share of same pairs that are accepted if at most the share `far` of the different pairs is.
 
     `scores` and `same` are those of `pair_verification`.
 
@@ -116,7 +125,9 @@ def _checked(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
     scores, same = (value.detach().cpu().double() if isinstance(value, Tensor) else value for value in (scores, same))
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(same)
     if values.ndim != 1 or values.shape != truth.shape:
-        raise ValueError(f"scores and same must be lists of one length, got {values.shape} and {truth.shape}")
+        raise ValueError(
+            f"scores and same must be lists of one length, got {values.shape} and {truth.shape}; give both of a pair"
+        )
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(f"scores must be finite, but pair {row} has {values[row]}; check the embeddings of that pair")
@@ -126,5 +137,7 @@ def _checked(scores: Any, same: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"same must be true or false, but pair {row} has {truth[row].item()!r}")
     truth = truth.astype(bool)
     if truth.all() or not truth.any():
-        raise ValueError(f"same must hold both true and false, got {int(truth.sum())} true of {len(truth)}")
+        raise ValueError(
+            f"same must hold both true and false, got {int(truth.sum())} true of {len(truth)}; give pairs of both kinds"
+        )
     return values, truth

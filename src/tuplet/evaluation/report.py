@@ -34,10 +34,21 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute every metric of a set of embeddings, as a dictionary that JSON can hold.
 
-    `runs` is the number of runs of k-means on the queries, which is Euclidean for metric="dot"; 0 leaves them out.
-    Examples with several labels each are not clustered. `bootstrap` is the number of resamples of the queries for
-    confidence intervals. `seed` is the seed of k-means, of verification and of the resamples. The other arguments are
-    those of `recall_at_k`.
+    Args:
+        embeddings: (N, d) query vectors, as a tensor, an array, a memory-mapped file or `Vectors`.
+        labels: N integers; or (N, L), several for each, padded with −1.
+        gallery: vectors to search; by default the queries search among themselves, each without itself.
+        gallery_labels: the labels of the gallery.
+        groups: integers, such as cameras; a member with a query's label and its group is left out of its list.
+        gallery_groups: the groups of the gallery.
+        ks: the values of K for Recall@K.
+        metric: "euclidean", "cosine" or "dot".
+        ties: "pessimistic", "optimistic" or "expected": where a negative stands that ties with a positive.
+        device: where to compute, by default where the embeddings are.
+        runs: the number of runs of k-means on the queries, Euclidean for metric="dot"; 0 for none. Examples with
+            several labels each are not clustered.
+        bootstrap: the number of resamples of the queries for confidence intervals; 0 for none.
+        seed: the seed of k-means, of verification and of the resamples.
 
     Returns:
         `recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision` and `mean_reciprocal_rank`; `nmi`, `f1` and

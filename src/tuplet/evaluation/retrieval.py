@@ -141,8 +141,8 @@ def per_query(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute metrics of each query, all in one pass.
 
-    `metrics` are any of `recall_at_K` for a number K, `mean_average_precision`, `map_at_r`, `r_precision` and
-    `mean_reciprocal_rank`. The other arguments are those of `recall_at_k`.
+    `metrics` are names: "recall_at_K" for any number K, "mean_average_precision", "map_at_r", "r_precision" or
+    "mean_reciprocal_rank". The other arguments are those of `recall_at_k`.
 
     Returns:
         The values of each metric, as float64 tensors on the CPU, and the number of positives of each query. A query

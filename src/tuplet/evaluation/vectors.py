@@ -171,5 +171,8 @@ def _as_matrix(source: Any, name: str) -> Tensor:
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {tensor.dtype}; convert them with .float()")
     if tensor.ndim != 2 or 0 in tensor.shape:
-        raise ValueError(f"{name} must have shape (N, d) with N and d above 0, got {tuple(tensor.shape)}")
+        raise ValueError(
+            f"{name} must have shape (N, d) with N and d above 0, got {tuple(tensor.shape)}; "
+            "give one vector for each example"
+        )
     return tensor

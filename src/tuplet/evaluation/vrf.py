@@ -25,8 +25,18 @@ def verification(
     """Compute VRF: how often a positive is nearer to the query than n negatives from n other classes.
 
     Each query that has a positive is one trial. One of its positives, n of the other classes and one example of each
-    are drawn with equal chances. The draw depends only on the seed and the query's position. A tie is a failure. The
-    result holds `vrf`, a fraction of 1, and `trials`, the number of queries that have a positive.
+    are drawn with equal chances. The draw depends only on the seed and the query's position. A tie is a failure.
+
+    Args:
+        embeddings: (N, d) vectors, as for `recall_at_k`.
+        labels: N integers.
+        negatives: n, the number of negatives.
+        seed: the seed of the draws.
+        metric: "euclidean", "cosine" or "dot".
+        device: where to compute, by default where the embeddings are.
+
+    Returns:
+        `vrf`, a fraction of 1, and `trials`, the number of queries that have a positive.
 
     Raises:
         ValueError: if there are too few classes, or no class has two examples.

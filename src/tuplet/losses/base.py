@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tuplet.errors import did_you_mean
 from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
@@ -39,7 +38,7 @@ class RowLoss(nn.Module):
     A loss that needs several passes, or learns something, overrides `value(view)`: see `tuplet.rows.View`. A loss that
     sets `self.mining` to a rule gets only the pairs that the rule keeps.
 
-    These facts about a loss, set on its class, are all that `tuplet.train` and the command line need to know:
+    Class attributes tell `tuplet.train` and the command line about a loss:
 
     Attributes:
         name: the name in `LOSSES` and on the command line, if the loss is exported.
@@ -91,7 +90,7 @@ class RowLoss(nn.Module):
         return settings_repr(self)
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Return the total and the count of each query of a block."""
+        """Return the total and the count of each query of a block; a subclass defines it, see above."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(s, positive, negative)")
 
     def value(self, view: View) -> Tensor:
@@ -119,15 +118,16 @@ class RowLoss(nn.Module):
         """Return the loss of a batch, a scalar.
 
         Args:
-            embeddings: the queries, (N, d), of any float type, as they are; only losses of cosines make them unit.
+            embeddings: the queries, (N, d), of any float type. Normalise them yourself if the loss is defined on unit
+                vectors; only the losses whose docstring says "made unit inside" do it for you.
             labels: their classes, (N,) integers.
             gallery: vectors (M, d) or a `MemoryBank` to compare the queries with; by default the batch itself.
             gallery_labels: the classes of the gallery's vectors.
             distributed: True, or a process group: the gallery is the batches of all its processes. With a gallery
                 given, each process compares its queries with its own, and the value is that of all queries.
             same: function of a block of query labels and of the gallery labels that returns a boolean table (R, M) of
-                positives; the labels may then have any shape and type with a row for each vector. "any" is by name that
-                of examples with several labels, (N, L) padded with −1: a positive shares any of them.
+                positives; the labels may then have any shape and type with a row for each vector. "any" is the function
+                for examples with several labels, (N, L) padded with −1: a positive shares any of them.
             block_rows: number of queries to work on at once; by default `tuplet.rows.default_block_rows` decides.
             max_per_class: the size of the largest class, which losses over positive pairs and triplets otherwise read
                 from the labels at the cost of one synchronisation; other losses ignore it.
@@ -188,7 +188,7 @@ class RowLoss(nn.Module):
         The surrogate Σ w_ij·v_ij, with w held constant, has the gradient of the loss (Unified view 2019, Theorem 3.1),
         except for a `norm_penalty`; where `moves_gallery` is False, with the vector of j held constant too. With a
         gallery it has the gradient by the queries: similarities among gallery members are constants. This computes the
-        whole table at once, and works under `torch.no_grad()`.
+        whole table at once, and works under `torch.no_grad()`. Arguments are those of `forward`.
 
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
@@ -237,7 +237,9 @@ def view_of(
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
-            raise ValueError(f"same is {same!r}; {did_you_mean(same, SAME)}, or give a function")
+            raise ValueError(
+                f"same is {same!r}; give {' or '.join(map(repr, SAME))}, or a function of two sets of labels"
+            )
         same = SAME[same]
     # One of several processes may have no rows.
     checks.check_vectors(embeddings, "embeddings", empty=distributed is not False)
@@ -306,7 +308,7 @@ def _checked_gallery(
 
 
 def check_one_positive(view: View, name: str, remedy: str) -> None:
-    """Raise where a query has more than one positive, if label values are checked."""
+    """Raise an error if a query has more than one positive, if label values are checked."""
     if view.checks_values and view.size:
         count = replace(view, max_per_class=None).members().exists.sum(1)
         if (count > 1).any():

@@ -25,10 +25,10 @@ class FacilityLocationLoss(RowLoss):
     distances and γ (1 − NMI) best. The gradient flows through the distances alone.
 
     Args:
-        gamma: γ, the weight of the clustering's disagreement with the classes. That of the authors is not known.
-        decay: what γ is multiplied by after each epoch: `tuplet.train` calls `end_epoch()`. The authors multiply by
-            0.94, as it seems after each epoch, which is not confirmed.
-        rounds: of refinement; 0 for the greedy search alone.
+        gamma: γ, the weight of 1 − NMI. The authors' value is not known.
+        decay: the factor of γ after each epoch (`end_epoch()`, which `tuplet.train` calls). The authors take 0.94, as
+            it seems after each epoch, which is not confirmed.
+        rounds: the number of rounds of refinement; 0 for the greedy search alone.
 
     Inputs: vectors of any length, usually unit; batches with several examples of each class. The authors take batches
     of 128 with a quarter (SOP: three quarters) as many classes.

@@ -27,8 +27,8 @@ class GlobalLoss(MinedTriplets):
     triplet that it is in. Variances are divided by the number of triplets.
 
     Args:
-        weight: of the hinge on the means. The smart mining paper does not print it; 1 is what Kumar et al. are said to
-            use, which is not confirmed.
+        weight: the weight of the hinge on the means. The smart mining paper does not print it; Kumar et al. are said
+            to use 1, which is not confirmed.
         margin: t, by which the means should differ, as a share of the largest squared distance of unit vectors.
         mining: the triplets to choose, as in `TripletLoss`: "all", "hardest", "disjoint" or a rule of `tuplet.mining`.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.

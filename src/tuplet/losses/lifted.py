@@ -86,7 +86,7 @@ class GeneralizedLiftedLoss(ScaledLoss):
     16 makes the hard pairs weigh most, and closes the hinge of a query whose similarities differ by
     (log|P| + log|N| + λ)/scale.
 
-    Related: its weights are the relative half of those of `RAWLoss`. `LiftedStructureLoss` is the original.
+    Related: `RAWLoss` also weighs a pair by its own similarity. `LiftedStructureLoss` is the original.
 
     >>> loss = GeneralizedLiftedLoss(margin=1.0)
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()

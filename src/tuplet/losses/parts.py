@@ -61,7 +61,7 @@ class HDCLoss(PartsLoss):
         shares: the share of all pairs that each part keeps, falling. The authors' last one may be a share of the pairs
             before it; their code takes it of all.
         margin: m, the squared distance beyond which a negative is not pushed.
-        weight: of the negatives.
+        weight: the weight of the negatives.
         cascade: False for the released code, in which each part keeps its own hardest pairs of all.
 
     Inputs: unit vectors; as many parts as shares, or fewer, from low to high layers; batches with several examples of
@@ -147,17 +147,17 @@ class BIERLoss(PartsLoss):
     Args:
         adversarial: add the term of A-BIER.
         widths: the widths of the parts, which R needs; `tuplet.train` fills them in.
-        alpha: α.
-        beta: β.
-        negative_cost: C.
+        alpha: α, the steepness.
+        beta: β, the boundary between positive and negative similarities.
+        negative_cost: C, the factor of the steepness on negatives.
         released: the weights of the authors' code: w = σ(−A) · (1 on positives, 2 on negatives), A from 0.5, then
             A += 0.06 a; and each example counts as a positive pair with itself, which adds nothing but its count.
         diversity: the weight of the adversarial term.
-        norm_weight: of the bounds on R: the authors' two weights, 1e5 and 5e-5, multiplied.
+        norm_weight: the weight of the bounds on R: the product of the authors' two weights, 1e5 and 5e-5.
 
     Inputs: unit vectors; batches with several examples of each class. Parts come from
-    `models.create(..., heads=(96, 160, 256))`, with `part_weights=(96, 160, 256)` for the test. Its parameters, those
-    of R, go to the optimizer. It takes no gallery.
+    `models.create(..., heads=(96, 160, 256))`, with `part_weights=(96, 160, 256)` for the test. Give its parameters,
+    those of R, to the optimizer. It takes no gallery.
 
     The authors compute the adversarial term before the parts are made unit and from constant features, and hold the
     rows of the heads at unit length; here a part has one length, which needs no such bound. ICCV's BIER starts from
@@ -285,7 +285,7 @@ class ABELoss(PartsLoss):
     Args:
         margin: m, the squared distance beyond which a negative is not pushed.
         divergence_margin: m_div, the squared distance beyond which two learners are not pushed apart.
-        weight: of the divergence; 1 was the best of the authors', and much smaller ones were much worse.
+        weight: the weight of the divergence; 1 was the best of the authors' values, and much smaller ones much worse.
 
     Inputs: unit vectors; batches with several examples of each class, in place of the authors' pairs. Parts have one
     width and come from `models.create(..., attention=8)`. It takes no gallery.
@@ -308,7 +308,10 @@ class ABELoss(PartsLoss):
     def value_of_parts(self, view: View, parts: list[Tensor]) -> Tensor:
         """Add the contrastive losses of the parts and their divergence."""
         if len({part.shape[1] for part in parts}) > 1:
-            raise ValueError(f"parts have the widths {self.part_widths}; ABELoss compares parts of one width")
+            raise ValueError(
+                f"parts have the widths {self.part_widths}, but ABELoss compares parts of one width; "
+                "make the model with attention=, or with heads= of one width"
+            )
         total = view.queries.new_zeros((), dtype=view.dtype)
         for part in parts:
             total = total + replace(view, queries=part).mean(self.rows)

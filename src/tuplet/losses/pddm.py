@@ -27,16 +27,16 @@ class PDDMLoss(RowLoss):
         dim: the dimension of the embeddings, and the width of the layers of S.
         alpha: α, the margin of similarities.
         beta: β, the margin of squared distances.
-        weight: of the hinges on distances. Both margins and this weight are those of a port by others; the paper's own
-            are not confirmed.
-        detach: hold the embeddings constant in S, so that its hinges train S alone, as that port does. The paper is
-            read as training both, which is not confirmed either.
+        weight: the weight of the hinges on distances. Both margins and this weight are those of a port by others;
+            the paper's own are not confirmed.
+        detach: hold the embeddings constant in S, so that its hinges train S alone, as that port does. By default
+            they train both, as the paper seems to do, which is not confirmed either.
 
-    Inputs: unit vectors; batches with several examples of each class, of which one quadruplet is learned from.
-    `loss.parameters()` go to the optimizer; their weight decay is the paper's γ‖W‖².
+    Inputs: unit vectors; batches with several examples of each class. One quadruplet of a batch has a loss. Give
+    `loss.parameters()` to the optimizer; their weight decay is the paper's γ‖W‖².
 
     All N² pairs are scored, O(N²·d²) in time and a few blocks in memory. It takes no gallery and has no `weights`.
-    Searches compare the vectors by plain distance; `score(x, y)` is the learned similarity, for those who rerank.
+    Searches compare the vectors by plain distance; `score(x, y)` is the learned similarity, for reranking.
 
     Related: `TripletLoss(mining="hardest")` takes a hardest triplet for each anchor, by distance.
 

@@ -31,7 +31,10 @@ class ProxyLoss(RowLoss):
     def __init__(self, num_classes: int, dim: int, centers: int = 1, sharded: bool = False) -> None:
         super().__init__()
         if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes and dim must be at least 1, got num_classes={num_classes} and dim={dim}")
+            raise ValueError(
+                f"num_classes and dim must be at least 1, got num_classes={num_classes} and dim={dim}; "
+                "give the number of training classes and the dimension of the embeddings"
+            )
         if centers < 1:
             raise ValueError(f"centers is {centers}; it must be at least 1, the number of vectors of each class")
         self.num_classes, self.sharded = num_classes, sharded
@@ -96,7 +99,7 @@ class ProxyNCALoss(ProxyLoss):
     With K < num_classes proxies, the proxy p(u) of an example u is the nearest of the K (equation 4). A query x then
     has the positives u and the negatives z of its batch, each in the place of its proxy: the mean over u of
     −log(e^{−d(x, p(u))} / Σ_z e^{−d(x, p(z))}). A proxy counts once for each z that it stands for, as the equation is
-    printed; whether its authors count it once is not confirmed. Who stands for whom is constant in the gradient.
+    printed; it is not confirmed if its authors count it once. The nearest proxies are constant in the gradient.
 
     Args:
         num_classes: the number of classes.

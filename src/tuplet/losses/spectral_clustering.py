@@ -26,8 +26,8 @@ class SpectralClusteringLoss(RowLoss):
     everything and the gradient vanishes. The authors take 1,260 examples, 70 of each of 18 classes; train with
     `micro_batch_size` where those do not fit. They advise a dimension equal to the number of training classes.
 
-    It costs O(n·d²), and no table. It takes no gallery, no `same=` and has no `weights`. Each of several processes
-    decomposes the batch of all. Their learning rate is not known.
+    It costs O(n·d²) and holds no table. It takes no gallery, no `same=` and has no `weights`. Each of several processes
+    decomposes the batch of all. The authors' learning rate is not known.
 
     Related: `FacilityLocationLoss` too judges the clustering of a batch.
 

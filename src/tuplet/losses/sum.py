@@ -14,11 +14,11 @@ class SumLoss(RowLoss):
     """Sum of losses: Σ weight · loss, for a metric loss beside a softmax classifier, or several metric losses.
 
     Args:
-        parts: pairs of a loss and its weight. In training by name, dictionaries such as
+        parts: pairs of a loss and its weight. In `loss_options` of `tuplet.train`, dictionaries such as
             {"loss": "softmax", "weight": 1.0}, with the options of the loss beside them.
 
-    Inputs: what its parts need. They must agree: batches of pairs and of triplets in turn exclude each other. Options
-    of the call go to every part; a gallery is taken where every part takes one. It has no `weights`: ask the parts.
+    Inputs: what its parts need. They must agree: no batch has both pairs and triplets in turn. Options of the call go
+    to every part; a gallery works if every part takes one. It has no `weights`: ask the parts.
 
     Each part gathers the batch of several processes for itself, and costs what it costs alone.
 

@@ -96,7 +96,7 @@ class Backbone(nn.Module):
             )
 
     def may_hide_unused(self, levels: str) -> bool:
-        """Return whether there may be parameters without a gradient that `unused_parameters` does not find."""
+        """Return True if there may be parameters without a gradient that `unused_parameters` does not find."""
         return not self.stages() and list(self.channels)[-1] not in levels
 
     def translate(self, state: State) -> State:

@@ -31,10 +31,12 @@ def _batchnorms(network: nn.Module) -> Iterator[nn.Module]:
 
 
 class Embedder(nn.Module):
-    """A network from images to vectors: backbone → pooling (→ LayerNorm) → linear layer → unit length, per level.
+    """Turn images into vectors: backbone → pooling (→ LayerNorm) → linear layer → unit length, for each level.
 
-    Its input is a batch of images (N, 3, H, W) in 0 … 255, uint8 or float; it subtracts the mean and divides by the
-    standard deviation itself. Its output (N, width) is the vectors of the levels, one after another. Where they are
+    Make one with `models.create`, `models.pretrained` or `tuplet.load`.
+
+    Its input is a batch of images (N, 3, H, W) from 0 to 255, uint8 or float; it subtracts the mean and divides by the
+    standard deviation itself. Its output (N, width) is the vectors of the levels, one after another. If they are
     normalised, each has length 1/√levels. So the output has length 1, and its squared distance is the mean of those of
     the levels. `split` returns the levels at unit length, for a loss on each. The vector of a level may have several
     parts (`heads`, `attention`), which are treated like levels; `part_weights` sets their shares of the length.
@@ -119,7 +121,7 @@ class Embedder(nn.Module):
         return layer_norm(vectors, vectors.shape[1:]) if self.config.layer_norm else vectors
 
     def split(self, embeddings: Tensor) -> list[Tensor]:
-        """Return the parts, those of each level from low to high, at unit length where the embedder normalises.
+        """Return the parts, those of each level from low to high, at unit length if the embedder normalises.
 
         Call it in the mode, training or evaluation, in which `embeddings` were made.
         """
@@ -163,7 +165,10 @@ class Embedder(nn.Module):
             return images
         channels = self.mean.shape[1]
         if images.ndim != 4 or images.shape[1] not in (3, channels):
-            raise ValueError(f"images have shape {tuple(images.shape)}; they must be (N, {channels}, H, W) in 0 … 255")
+            raise ValueError(
+                f"images have shape {tuple(images.shape)}; they must be {'(N, 1, H, W) or ' if channels == 1 else ''}"
+                "(N, 3, H, W) in 0 … 255; add a dimension with image[None], or move channels with images.movedim(-1, 1)"
+            )
         x = images.to(torch.promote_types(self.mean.dtype, torch.float32))
         if channels == 1 and images.shape[1] == 3:
             x = 0.299 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]

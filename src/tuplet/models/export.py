@@ -46,7 +46,7 @@ def export_model(
         format: "onnx" and "openvino" need the extra of that name; "torch_export" is a program for torch.
         precision: of the weights and activations. fp16 halves the file. int8 quarters it, and is two to four times as
             fast on a CPU with instructions for it.
-        calibration: for int8, some hundred images as the input takes them; the more like those of later the better.
+        calibration: for int8, some hundred images as the input takes them, similar to those of later use.
 
     Raises:
         OptionError: the combination does not exist, or int8 has no calibration images.

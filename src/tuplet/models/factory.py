@@ -60,9 +60,9 @@ def create(
         normalize: to unit length always (True), never (False) or outside training only ("eval").
         weights: a known name (`models.KNOWN`) or a file; "auto" for the best at hand (`models.weights_at_hand`); None
             for random weights; "pretrained" for timm's own file.
-        preprocessing: replaces that of the weights, wholly or in some fields, as in
+        preprocessing: replaces that of the weights, or some of its fields, as in
             {"size": 227, "resize_mode": "square"}.
-        example: for a module without preprocessing, an input to find the widths of its levels with.
+        example: for a module without preprocessing, an input, which is used to find the widths of its levels.
         heads: the widths of several parts of a level's embedding, whose sum is `dim`, for a loss over parts.
         head_hidden: the width of a hidden layer with ReLU in the heads below the highest level.
         attention: the number of attention masks. Each gives a part of `dim` numbers, all by the same layers.
@@ -139,8 +139,8 @@ def _own(
         example = torch.zeros(1, len(preprocessing.mean), size, size, dtype=weight_dtype(module))
     if example is None:
         raise ValueError(
-            "a module needs preprocessing=, a complete models.Preprocessing, where it takes images, or else example=, "
-            "an input"
+            "a module needs preprocessing= if it takes images, or example= otherwise, and has neither; give a complete "
+            "models.Preprocessing, or an input such as torch.zeros(1, 8)"
         )
     return own_module(module, example)
 
@@ -190,7 +190,7 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
     Args:
         folder: the folder; of a run its folder `best` or `last`. Or the name of a model on the Hugging Face hub,
             such as "user/model" (`pip install 'tuplet[hub]'`).
-        backbone: the user's module, where the embedder was created from one, since a file holds no code.
+        backbone: your module, if the embedder was created from one, since a file holds no code.
 
     Raises:
         ValueError: the folder was damaged or changed after saving.
@@ -216,7 +216,7 @@ def load(folder: str | os.PathLike[str], backbone: nn.Module | None = None) -> E
 
 
 def _parsed(kind: Callable[..., T], given: Mapping[str, Any], folder: str | os.PathLike[str]) -> T:
-    """Build an object from the JSON of a folder; raise an error where a newer version of tuplet wrote it."""
+    """Build an object from the JSON of a folder; raise an error if a newer version of tuplet wrote it."""
     for name in given:
         if name not in inspect.signature(kind).parameters:
             raise ValueError(

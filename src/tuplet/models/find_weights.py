@@ -37,15 +37,15 @@ class AtHand:
 
 
 def weights_at_hand(architecture: str | None = None, device: str | None = None) -> list[AtHand]:
-    """Return the weights that this machine has, the best first.
+    """List the weights that this machine has, the best first.
 
-    Looks for the files of `models.KNOWN`, and for files named after a built-in network, in the folders TUPLET_WEIGHTS
-    and TUPLET_DATA, in installed packages, and in the caches of torch.hub, timm and Hugging Face. Where the package
-    huggingface_hub is installed and HF_HUB_OFFLINE is not set, files that can be downloaded follow.
+    It looks for the files of `models.KNOWN`, and for files named after a network, in the folders TUPLET_WEIGHTS and
+    TUPLET_DATA, in installed packages, and in the caches of torch.hub, timm and Hugging Face. Files that can be
+    downloaded follow, if the package huggingface_hub is installed and HF_HUB_OFFLINE is not set.
 
     Args:
         architecture: only weights of this network.
-        device: "cpu" puts networks first that are small enough for it; None is a GPU if there is one.
+        device: "cpu" puts small networks first; None is a GPU if there is one.
 
     >>> weights_at_hand("mlp")
     []
@@ -90,7 +90,7 @@ def find_file(weights: str | os.PathLike[str], architecture: str) -> tuple[Path,
             names = [name for name, k in KNOWN.items() if k.architecture == architecture]
             raise FileNotFoundError(
                 f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
-                f"give the path of a file{', or ' if names else ''}{' or '.join(names)}"
+                f"give the path of a file{', or ' if names else ''}{' or '.join([*names, 'auto'] if names else [])}"
             )
         if architecture in ARCHITECTURES:
             known = recognise(path)

@@ -20,9 +20,9 @@ def param_groups(
     Args:
         embedder: the embedder.
         lr: the learning rate of the backbone.
-        head_multiplier: the heads, and layers of the backbone without published weights, learn at `lr` times this.
-        weight_decay: that of matrices; biases and the scales of normalisation layers do not decay.
-        layer_lr_decay: below 1, every layer of the backbone learns at this multiple of the rate of the layer above it.
+        head_multiplier: the learning rate of the heads, and of new layers of the backbone, as a multiple of `lr`.
+        weight_decay: the weight decay of matrices; biases and the scales of normalisation layers have none.
+        layer_lr_decay: the learning rate of each layer of the backbone, as a multiple of that of the layer above it.
 
     Returns:
         Groups with a `name`: "backbone" or "heads", with "/flat" for parameters that do not decay. Where layers learn

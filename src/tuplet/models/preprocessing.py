@@ -11,10 +11,17 @@ from tuplet.images.decode import ImageSource
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize to `resize`, crop the central `size` × `size`, then (x − mean) / std with x in 0 … 255.
+    """Resize to `resize`, crop the central `size` × `size`, then (x − mean) / std with x from 0 to 255.
 
-    Resizing and cropping happen where a file is read, the last step inside the embedder, which takes images in
-    0 … 255. `mean` and `std` have one number per channel: three for RGB, one for a network that sees grey.
+    Resizing and cropping happen when a file is read, the last step inside the embedder, which takes images from 0 to
+    255.
+
+    Attributes:
+        size: the side of the crop.
+        resize: the side that images are resized to before.
+        resize_mode: the side that `resize` sets, as in `data.CentreCrop`.
+        mean: one number per channel: three for RGB, one for a network that sees grey.
+        std: the standard deviation of each channel.
 
     >>> IMAGENET.size, IMAGENET.resize, IMAGENET.resize_mode
     (224, 256, 'shorter')
@@ -57,7 +64,7 @@ class Preprocessing:
 
         Args:
             source: a path, the bytes of a file, an open binary file or a PIL image.
-            aspect: the true width / height, where the pixels have other proportions.
+            aspect: the true width / height, if the pixels have other proportions.
         """
         return self.crop(source, aspect)
 

@@ -100,7 +100,7 @@ def _current(folder: Path) -> tuple[Path, Path]:
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], State]:
-    """Read configuration and weights; raise ValueError where they were damaged or changed. No code in it is run."""
+    """Read configuration and weights; raise ValueError if they were damaged or changed. No code in it is run."""
     folder = Path(folder)
     best = folder / "best"
     if not (folder / CONFIG).is_file() and (best / CONFIG).is_file():

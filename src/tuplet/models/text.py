@@ -20,9 +20,10 @@ SOURCES = {
 
 
 class TextEncoder:
-    """The text tower that belongs to an embedder of CLIP. Needs `pip install 'tuplet[text]'`.
+    """Embed text with the text tower that belongs to an embedder of CLIP. Needs `pip install 'tuplet[text]'`.
 
-    Its vectors are compared with those of the embedder's images, by the cosine.
+    Compare its vectors with those of the embedder's images by the cosine:
+    `index.search(TextEncoder(index.embedder).embed("a red bird on snow"))`.
 
     Args:
         embedder: a CLIP image tower with its published weights, such as `models.pretrained("clip_base_patch32")`.

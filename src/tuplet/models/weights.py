@@ -65,7 +65,7 @@ def _used(backbone: Backbone, state: State) -> State:
 
 
 def fill(backbone: Backbone, state: State, source: str) -> None:
-    """Copy tensors into a backbone, converted to its types; raise ValueError where they do not match."""
+    """Copy tensors into a backbone, converted to its types; raise ValueError if they do not match."""
     given = _used(backbone, state)
     if found := differences(given, backbone.state_dict()):
         raise ValueError(f"{source} does not fit {type(backbone).__name__}: {found}; give weights of this network")

@@ -104,7 +104,10 @@ def check_dimensions(queries: Tensor, gallery: Tensor) -> None:
             "embed both with the same model"
         )
     if geo.table_dtype(queries.dtype) != geo.table_dtype(gallery.dtype):
-        raise TypeError(f"gallery must be as precise as the queries' {queries.dtype}, got {gallery.dtype}; convert one")
+        raise TypeError(
+            f"gallery must be as precise as the queries' {queries.dtype}, got {gallery.dtype}; "
+            f"convert it with .to({queries.dtype})"
+        )
     check_device("gallery is", gallery.device, "queries", queries.device)
 
 
@@ -121,7 +124,7 @@ def check_finite(vectors: Tensor, name: str) -> None:
 
 
 def reads_values(tensor: Tensor, asked: bool) -> bool:
-    """Return whether checks of values run: always on a CPU, elsewhere when asked, never while compiling."""
+    """Return True if values are checked: always on a CPU, elsewhere when asked, never while compiling."""
     return not torch.compiler.is_compiling() and (asked or tensor.device.type == "cpu")
 
 

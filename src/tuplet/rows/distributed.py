@@ -98,7 +98,7 @@ class _MeanBack(torch.autograd.Function):
 
 
 class ProcessGroup:
-    """The processes whose batches together make one batch."""
+    """The processes whose batches together make one batch; `group` is that of `torch.distributed`, None for all."""
 
     def __init__(self, group: Any = None) -> None:
         if not dist.is_available() or not dist.is_initialized():

@@ -87,7 +87,7 @@ def half_side(vectors: Tensor, geometry: Geometry) -> Side:
 
 
 def for_matrix_units(vectors: Tensor) -> bool:
-    """Return whether a GPU multiplies these vectors on its matrix units, fast and exactly."""
+    """Return True if a GPU multiplies these vectors on its matrix units, fast and exactly."""
     return vectors.is_cuda and vectors.dtype == torch.bfloat16
 
 
@@ -171,7 +171,7 @@ def pull_back(slopes: Tensor, here: Side, there: Side, geometry: Geometry) -> Te
 
 
 def folds(slopes: Tensor) -> bool:
-    """Return whether one product of S + Sᵀ is faster than two products: always, except on matrix units."""
+    """Return True if one product of S + Sᵀ is faster than two products: always, except on matrix units."""
     return slopes.shape[0] == slopes.shape[1] and slopes.dtype != torch.bfloat16
 
 

@@ -1,4 +1,4 @@
-"""Reductions over the marked entries of each row, safe where a row has none.
+"""Reductions over the marked entries of each row, safe if a row has none.
 
 A query without positives or negatives must not make a NaN, in the value or in the gradient, where 0·NaN is NaN. So
 these functions never divide by zero, take its logarithm or subtract infinities, not even in a branch that `where`
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Return Σ over the marked entries of each row; 0 where there are none.
+    """Return Σ over the marked entries of each row; 0 if there are none.
 
     >>> masked_sum(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
     tensor([5.])
@@ -20,7 +20,7 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the marked entries of each row; 0 where there are none.
+    """Return the mean of the marked entries of each row; 0 if there are none.
 
     >>> masked_mean(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, False, True]]))
     tensor([2.5000])
@@ -29,7 +29,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
-    """Return log Σ eˣ over the marked entries of each row; −∞, with a zero gradient, where there are none.
+    """Return log Σ eˣ over the marked entries of each row; −∞, with a zero gradient, if there are none.
 
     >>> masked_logsumexp(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))
     tensor([0.6931,   -inf])
@@ -42,7 +42,7 @@ def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_min(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the smallest marked entry of each row, the first of equals; +∞ where there are none.
+    """Return the smallest marked entry of each row, the first of equals; +∞ if there are none.
 
     >>> masked_min(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[False, True, True]]))
     tensor([2.])
@@ -52,7 +52,7 @@ def masked_min(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_max(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the largest marked entry of each row, the first of equals; −∞ where there are none.
+    """Return the largest marked entry of each row, the first of equals; −∞ if there are none.
 
     >>> masked_max(torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]]))
     tensor([2.])

@@ -192,7 +192,7 @@ _warned = False
 
 
 def _has_compiler() -> bool:
-    """Return whether blocks can be compiled on this GPU, and warn once where they cannot."""
+    """Return True if blocks can be compiled on this GPU, and warn once if they cannot."""
     global _warned
     if not has_triton() and not _warned:
         _warned = True
@@ -279,10 +279,10 @@ def block_rows_of(view: "View", rows: int | None = None) -> int:
 
 
 def is_launch_bound(view: "View") -> bool:
-    """Return whether a table is so small for a GPU that only the number of launches counts."""
+    """Return True if a table is so small for a GPU that only the number of launches counts."""
     return view.queries.is_cuda and view.size * view.there.shape[0] < COMPILED_ENTRIES
 
 
 def is_small(view: "View") -> bool:
-    """Return whether the table is small enough for a CUDA graph of any kernels."""
+    """Return True if the table is small enough for a CUDA graph of any kernels."""
     return view.size * view.there.shape[0] * 4 <= CAPTURED_TABLE_BYTES

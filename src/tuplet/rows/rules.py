@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 class Rule(Protocol):
-    """A mining rule, which chooses the informative pairs of a block; the rules of `tuplet.mining` are such."""
+    """The interface of mining rules, as the engine calls them; `tuplet.mining.Mining` is the class to inherit from."""
 
     names: bool
     """True: the rule returns one negative for each positive, by column. False: it returns masks."""

@@ -20,7 +20,7 @@ from tuplet.rows.tables import whole_table
 
 @dataclass(frozen=True)
 class View:
-    """Queries and their gallery, as a loss sees them: it asks for sums over rows.
+    """The queries and the gallery of a call, as a loss sees them: `mean`, `total`, `each` and `sum` reduce rows.
 
     A row function gets the table of a block of queries (similarities or distances, R×M), the masks of their positives
     and of their negatives, then its extra inputs: `own` tensors cut to the block's queries, `other` tensors of the

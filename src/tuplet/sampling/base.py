@@ -32,7 +32,7 @@ class Options(TypedDict, total=False):
 class ClassSampler(Sampler[list[int]]):
     """Base class of the samplers: epochs, ranks and resuming as described in `tuplet.sampling`.
 
-    Subclasses define `draw` and state these facts:
+    A subclass defines `draw` and these class attributes:
 
     Attributes:
         name: the name of the sampler in `tuplet.train` and on the command line.
@@ -41,7 +41,7 @@ class ClassSampler(Sampler[list[int]]):
             "neighbors": like "classes", of classes that lie near each other, with a tree of all classes. "one_class":
             one class, then negatives of any class.
         group_size: the number of examples of a group; None if the caller chooses it.
-        needs_embeddings: True if it draws by the model's present embeddings. Such batches cannot be drawn ahead.
+        needs_embeddings: True if it chooses by the model's current embeddings. Such batches cannot be drawn ahead.
         needs_active: True if it wants to know which triplets of each batch had a loss: `report`.
         options: the names of its own options in `sampler_options` of `tuplet.train`.
     """
@@ -63,7 +63,10 @@ class ClassSampler(Sampler[list[int]]):
         world_size: int | None = None,
     ) -> None:
         if len(shape := np.shape(labels)) not in (1, 2) or 0 in shape:
-            raise ValueError(f"labels must be a list of at least one integer, got shape {tuple(shape)}")
+            raise ValueError(
+                f"labels must be a list, an array or a tensor with an integer for each example, got "
+                f"{type(labels).__name__} of shape {tuple(shape)}; give those of a dataset as dataset.labels"
+            )
         labels = label_array(labels)
         # Of several labels of an example, (N, L), −1 is none; it is a member of all its classes.
         rows = np.arange(labels.size) // (labels.size // len(labels))
@@ -101,7 +104,7 @@ class ClassSampler(Sampler[list[int]]):
 
     @classmethod
     def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
-        """Make a sampler for batches of `batch_size` examples; `per_class` counts if the group size is free.
+        """Make a sampler for batches of `batch_size` examples; `per_class` is ignored by samplers with a `group_size`.
 
         `inputs` are `embed`, if the sampler needs embeddings, and its own options.
 
@@ -143,11 +146,11 @@ class ClassSampler(Sampler[list[int]]):
 
     @property
     def tree(self) -> ClassTree | None:
-        """The tree of classes of the present epoch, for losses that use one; None for most samplers."""
+        """The tree of classes of the current epoch, for losses that use one; None for most samplers."""
         return None
 
     def report(self, active: torch.Tensor) -> None:
-        """Take which triplets of a batch had a loss above zero, in their order; training calls it if `needs_active`."""
+        """Get the mask of the triplets of a batch with a loss above zero; training calls it if `needs_active`."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""

@@ -24,6 +24,8 @@ class HardClassSampler(NPairSampler):
     batch, not how often a class is seen. Classes that must come next are in the batch from the start: the fewer than
     `pairs` that remain of a round, and large ones that need every remaining batch of the epoch.
 
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
     Args:
         embed: function of a list of n indices that returns their embeddings, an (n, d) tensor. It is called once for
             each batch in the iterating process, so iterate without `DataLoader` workers. Under `torch.distributed` the

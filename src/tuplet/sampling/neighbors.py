@@ -17,7 +17,7 @@ _BLOCK = 256
 
 
 class AnchorNeighborSampler(EpochSampler):
-    """Draw `anchors` classes, each with the `neighbors` − 1 classes nearest to it, `per_class` examples of each.
+    """Draw `anchors` classes, each with the `neighbors` − 1 classes nearest to it, and `per_class` examples of each.
 
     Once an epoch it embeds the training set. The distance of two classes is the mean squared distance of their
     examples. The anchors are the next classes of the shuffled rounds. A neighbour that is in the batch already gives
@@ -27,12 +27,14 @@ class AnchorNeighborSampler(EpochSampler):
     `tuplet.train` hands it over. The authors train for one epoch by the plain triplet loss before the first tree;
     here the first tree is that of the network as it starts. They do not print the sizes of their batches.
 
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
     Args:
         embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
         anchors: the number of anchor classes of a batch.
         neighbors: the number of classes in a neighbourhood, the anchor included.
-        per_class: examples of each class.
-        levels: levels of the tree above its leaves.
+        per_class: the number of examples of each class.
+        levels: the number of levels of the tree above its leaves.
 
     >>> place = torch.tensor([0.0, 0.0, 3.0, 3.0, 0.1, 0.1, 3.1, 3.1])[:, None]
     >>> labels = [0, 0, 1, 1, 2, 2, 3, 3]

@@ -18,10 +18,12 @@ class OneClassSampler(EpochSampler):
     Once an epoch it embeds the training set. These are the batches of the lifted structure loss as Schall et al. 2019
     (section II) describe them; its own code is said to draw random pairs and their hard negatives.
 
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
     Args:
         embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
-        per_class: examples of the class; all of them where it has fewer.
-        negatives: examples of other classes; more where the class is small.
+        per_class: the number of examples of the class; all of them if it has fewer.
+        negatives: the number of examples of other classes; more if the class is small.
 
     >>> place = torch.tensor([0.0, 0.0, 3.0, 3.0, 0.1, 0.1])[:, None]
     >>> sampler = OneClassSampler([0, 0, 1, 1, 2, 2], lambda i: place[i], per_class=2, negatives=2, batches=9)

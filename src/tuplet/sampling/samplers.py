@@ -12,8 +12,18 @@ from tuplet.sampling.rounds import Rounds
 class ClassBalancedSampler(ClassSampler):
     """Draw `classes` classes with `per_class` examples each, one class after the other.
 
-    These are the C×K batches of the Unified view and the ranked list paper, and the N×M batches of Sohn 2016, section
-    4.4. A class with fewer than `per_class` examples repeats them evenly.
+    Most losses need such batches. They are the C×K batches of the Unified view and the ranked list paper, and the N×M
+    batches of Sohn 2016, section 4.4.
+
+    Args:
+        labels: the class of each example, as integers; or (N, L), several for each, padded with −1.
+        classes: the number of classes in a batch.
+        per_class: the number of examples of each class. A class with fewer examples repeats them evenly.
+        seed: the seed of all random choices.
+        **options: `batches`, the number of batches in an epoch; `rank` and `world_size` (see `tuplet.sampling`).
+
+    Raises:
+        ValueError: fewer than `classes` classes have two examples.
 
     >>> sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 2, 2, 2], classes=2, per_class=3)
     >>> [len(batch) for batch in sampler]
@@ -48,6 +58,13 @@ class ClassBalancedSampler(ClassSampler):
 class NPairSampler(ClassBalancedSampler):
     """Draw two examples of each of `pairs` classes, query and positive in turn (Sohn 2016, section 3.2).
 
+    `NPairLoss` needs such batches.
+
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
+    Args:
+        pairs: the number of classes in a batch.
+
     >>> batch = next(iter(NPairSampler([7, 7, 7, -1, -1, 3, 3, 3], pairs=3)))
     >>> len(batch), len(set(batch))
     (6, 6)
@@ -61,12 +78,18 @@ class NPairSampler(ClassBalancedSampler):
 
 
 class NGroupSampler(ClassSampler):
-    """Draw uniform n-groups: `groups` classes of `per_group` examples, more classes where they are small.
+    """Draw uniform n-groups: `groups` classes of `per_group` examples, or more classes if some are smaller.
 
     A class gives `per_group` examples, or all of its examples if it has fewer. Classes are added until the batch holds
     exactly groups · per_group examples. No example is repeated in a batch. If one place is left, the last class with
     more than two examples gives up one, so that the class that fills the batch brings a pair (Schall et al. 2019,
-    section III).
+    section III). `NRALoss` was published with such batches.
+
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
+    Args:
+        groups: the number of classes in a batch, if all are large enough.
+        per_group: the number of examples of each class.
 
     >>> sampler = NGroupSampler([0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], groups=2, per_group=4)
     >>> [len(batch) for batch in sampler]
@@ -111,6 +134,12 @@ class TripletSampler(ClassSampler):
     """Draw `triplets` disjoint triplets: anchor, positive and negative in turn, no example twice in a batch.
 
     The class of the pair and the class of the negative are the next ones of the shuffled rounds.
+    `TripletLoss(mining="disjoint")` needs such batches.
+
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
+    Args:
+        triplets: the number of triplets in a batch.
 
     >>> labels = [0, 0, 0, 1, 1, 1]
     >>> batch = next(iter(TripletSampler(labels, triplets=2)))

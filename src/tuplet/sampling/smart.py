@@ -22,18 +22,20 @@ class SmartTripletSampler(EpochSampler):
     """Draw triplets whose negatives lie just outside a ball around the anchor that its nearest positive sets.
 
     Once an epoch it embeds the training set. For an anchor i, whose nearest positive is p, negatives nearer than
-    D(i, n) = κ · D(i, p) are skipped, D the squared distance. The triplet takes the nearest negative that is left, and
-    the nearest positive beyond that one; where the list of neighbours holds none, a random positive outside the list;
-    where it holds no negative, a random triplet. An anchor that comes again in an epoch takes its next negative.
+    D(i, n) = κ · D(i, p) are skipped, with D the squared distance. The triplet takes the nearest negative that is left
+    and the nearest positive beyond it. If the list of neighbours has no such positive, it takes a random one outside
+    the list; if it has no negative, the triplet is random. An anchor that comes again takes its next negative.
 
     κ is controlled: after each epoch training reports which mined triplets had a loss (`report`). From the third epoch
     on, a line κ = a·e + b is fitted to the shares e and the values κ of all epochs so far, and gives the κ for the
     share `target`. The first two epochs draw random triplets, with a few mined ones at κ = 16 and 4 to measure by;
     these two values, and the limits of κ, 1 and 64, are choices: the authors' are not known.
 
+    `labels`, `seed` and the options are those of `ClassBalancedSampler`.
+
     Args:
         embed: function of a list of n indices that returns their embeddings (n, d), called once an epoch.
-        triplets: triplets of a batch: anchor, positive, negative in turn. An example may be in several of them.
+        triplets: the number of triplets in a batch: anchor, positive, negative in turn. An example may be in several.
         neighbors: the length of the list of neighbours that an anchor's triplet is searched in. The authors' is not
             known.
         target: the share of mined triplets that should have a loss; the authors take 0.5 to 0.75.
@@ -77,7 +79,7 @@ class SmartTripletSampler(EpochSampler):
         self._active: Tensor | int = 0  # their mined triplets with a loss, counted on the device
 
     def report(self, active: Tensor) -> None:
-        """Take which triplets of a batch had a loss, in their order, without waiting for the device."""
+        """Get the mask of the triplets of a batch with a loss above zero, without waiting for the device."""
         mined = self._plan["mined"][self._reported].to(active.device, non_blocking=True)
         self._active = self._active + (active & mined).sum()
         self._reported += 1

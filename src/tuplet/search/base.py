@@ -16,7 +16,10 @@ from tuplet.search.results import Hit
 
 
 class Searchable(ABC):
-    """An index: vectors with ids, metadata and thumbnails. `Index` is one in a folder, `MilvusIndex` one in Milvus."""
+    """Base class of every index: vectors with ids, metadata and thumbnails.
+
+    `Index` is one in a folder, `MilvusIndex` one in Milvus. Make or open one with `search.create` and `search.open`.
+    """
 
     #: The folder or the address, for messages.
     location: object

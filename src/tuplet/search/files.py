@@ -53,7 +53,7 @@ class DamagedIndexError(ValueError):
 
 @dataclass(frozen=True)
 class Approximate:
-    """The description of an approximate index."""
+    """Describe an approximate index: what was built, how much effort a search takes, and its measured recall."""
 
     kind: str  # "hnsw": a graph, fast, as large as the vectors; "ivf_pq": lists of compressed vectors, small
     file: str

@@ -188,6 +188,9 @@ class Index(Searchable):
                 None matches items without the key.
             distinct: leave out a result that scores this or more with a nearer one, among the 10,000 nearest.
             exact: compare with every vector even if an approximate index was built.
+
+        Returns:
+            For each query a list of hits: `id`, `score` (higher is nearer), `metadata` and `label`.
         """
         positive_integer(k, "k")
         check_conditions(where, distinct)

@@ -228,4 +228,4 @@ def _as_python(value: Any) -> Any:
     """Convert numbers and arrays of numpy and torch to Python's types."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         return value.tolist()
-    raise TypeError(f"{value!r} is a {type(value).__name__}; use text, numbers or lists")
+    raise TypeError(f"{value!r} is of type {type(value).__name__}; use text, numbers or lists")

@@ -25,7 +25,13 @@ FAR = 1e150
 
 @dataclass(frozen=True)
 class Hit:
-    """One search result: the id, the score (higher is nearer) and the metadata of an item."""
+    """One search result.
+
+    Attributes:
+        id: the id of the item.
+        score: the cosine, the dot product or minus the distance; higher is nearer.
+        metadata: the metadata of the item.
+    """
 
     id: str
     score: float

@@ -147,7 +147,7 @@ def _hold_out_images(data: Dataset, share: float, seed: int) -> tuple[Dataset, D
         count = min(max(1, round(len(members) * share)), len(members) - 2)
         drawn[members[torch.randperm(len(members), generator=generator)[: max(0, count)]]] = True
     if not drawn.any():
-        raise ValueError("no class has three images, of which one can be held out; add images")
+        raise ValueError("no class has three examples, of which one can be held out; add examples")
     return data.select(~drawn), data.select(drawn)
 
 

@@ -22,7 +22,9 @@ class StopTraining(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Callback:
-    """Watches a run. Override the methods that you need; they are called in the main process alone.
+    """Watch a run: override the methods that you need, and give an object as `tuplet.train(callbacks=[…])`.
+
+    The methods are called in the main process alone.
 
     An exception in a callback is logged and ends the callback, not the run. A resumed run may report the steps after
     its last checkpoint a second time.
@@ -33,16 +35,16 @@ class Callback:
     """
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take the numbers of a logged step (`log_every`): loss, lr, gradient_norm, examples_per_second, seconds."""
+        """Get the numbers of a logged step (`log_every`): loss, lr, gradient_norm, examples_per_second, seconds."""
 
     def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take the metrics of an evaluation: recall_at_1 and so on."""
+        """Get the metrics of an evaluation: recall_at_1 and so on."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """Take the file of a checkpoint that was written."""
+        """Get the path of a checkpoint that was written."""
 
     def on_end(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take the result of the run: best_step, recall_at_1 on the test split, seconds."""
+        """Get the result of the run: best_step, recall_at_1 on the test split, seconds."""
 
 
 #: The method of a callback for each kind of event; other events stay in the log.

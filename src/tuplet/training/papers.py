@@ -24,7 +24,7 @@ _SIZES = {
 
 
 class Published(NamedTuple):
-    """A row of a paper's table; its metrics (Recall@K, NMI, F1) are fractions of 1."""
+    """Hold a row of a paper's table; its metrics (Recall@K, NMI, F1) are fractions of 1."""
 
     paper: str
     method: str

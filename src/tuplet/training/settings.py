@@ -255,7 +255,7 @@ _ELSEWHERE = {"learning_rate": "lr", "epochs": "steps", "embedding_size": "dim"}
 
 @dataclass(frozen=True)
 class Option:
-    """The description of an option: what the command line offers and the documentation lists."""
+    """Describe an option: its name, group, type (`hint`), default and meaning (`about`)."""
 
     name: str
     group: str

@@ -80,7 +80,10 @@ def from_features(
     """
     vectors = _tensor(features)
     if vectors.ndim != 2 or not vectors.shape[1] or not vectors.is_floating_point():
-        raise ValueError(f"features must be floats (N, d), got {vectors.dtype} {tuple(vectors.shape)}")
+        raise ValueError(
+            f"features must be floats (N, d), got {vectors.dtype} {tuple(vectors.shape)}; give one vector for each "
+            "example, and convert integers with .float()"
+        )
     vectors = vectors.float()
     if not bool(torch.isfinite(vectors).all()):
         row = int((~torch.isfinite(vectors)).any(1).nonzero()[0])
@@ -111,7 +114,9 @@ def from_torch(dataset: Any, splits: Iterable[str] | None = None) -> Dataset:
     try:
         first, _ = dataset[0]
     except (TypeError, ValueError) as error:
-        raise TypeError(f"an item of the {kind} is no pair (image or tensor, label)") from error
+        raise TypeError(
+            f"an item of the {kind} is no pair (image or tensor, label); return both from its __getitem__"
+        ) from error
     if isinstance(first, Tensor | np.ndarray) and first.ndim == 1:
         vectors, labels = zip(*(dataset[i] for i in range(count)), strict=True)
         return from_features(torch.stack([torch.as_tensor(v) for v in vectors]), _plain(labels), splits=splits)

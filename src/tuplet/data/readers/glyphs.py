@@ -22,12 +22,14 @@ _ALIKE = 4
 def glyphs(per_font: int = 2, size: int = 32, seed: int = 0) -> Dataset:
     """Draw Latin, Greek and Cyrillic letters, digits and symbols in sixteen fonts, distorted, in colour.
 
-    A class is a character. Half of the classes, chosen by the seed, are for training, the others for testing. Each
-    character is drawn `per_font` times in each font as size × size pixels: rotated by up to 12°, sheared, scaled,
-    shifted, bent and noisy, dark on light or light on dark. The same arguments give the same pixels. Drawing takes a
-    few seconds.
+    A class is a character. Half of the classes, chosen by the seed, are for training, the others for testing. Drawings
+    are rotated by up to 12°, sheared, scaled, shifted, bent and noisy, dark on light or light on dark. The same
+    arguments give the same pixels, in a few seconds. Needs matplotlib, for its fonts: `pip install 'tuplet[glyphs]'`.
 
-    Needs matplotlib, for its fonts: `pip install 'tuplet[glyphs]'`.
+    Args:
+        per_font: how often each character is drawn in each font.
+        size: the side of a drawing in pixels.
+        seed: the seed of all random choices.
     """
     drawings, names = draw_characters()
     fonts, classes = drawings.shape[:2]
