@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuplet import data, evaluation, losses, mining, models, reports, rows, sampling, search, training
+    from tuplet import data, embedding, evaluation, losses, mining, models, reports, rows, sampling, search, training
     from tuplet.models import load
     from tuplet.training import train
     from tuplet.training.evaluate import evaluate
@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "data",
+    "embedding",
     "evaluate",
     "evaluation",
     "load",

@@ -54,4 +54,7 @@ def test_a_callback_that_fails_is_left_out_and_the_run_goes_on(tmp_path, caplog)
 def test_trackers_are_checked_before_training(tmp_path):
     with pytest.raises(ValueError, match="log is 'tensorbord'; choose one of mlflow, wandb"):
         train(DATA, tmp_path / "run", callbacks=["tensorbord"], **QUICK)
+    for wrong in (Record, print):
+        with pytest.raises(TypeError, match=r"callbacks has .*; give objects of subclasses"):
+            train(DATA, tmp_path / "run", callbacks=[wrong], **QUICK)
     assert not (tmp_path / "run").exists()

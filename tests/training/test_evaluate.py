@@ -4,8 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import tuplet
 from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
-from tuplet import data, evaluation, load, training
+from tuplet import data, evaluation, load, models, training
 
 
 def test_some_training_classes_can_choose_the_best(tmp_path):
@@ -149,3 +150,13 @@ def test_queries_look_into_a_gallery_where_the_data_have_one(tmp_path):
     x, y = saved["embeddings"], saved["labels"]
     expected = evaluation.recall_at_k(x[query], y[query], gallery=x[~query], gallery_labels=y[~query])[1]
     assert run.metrics["recall_at_1"] == expected
+
+
+def test_evaluate_takes_a_folder_and_refuses_an_unknown_split(tmp_path):
+    data = vectors()
+    embedder = models.create("mlp", features=data.features.shape[1], dim=4)
+    embedder.save(tmp_path / "model")
+    found = tuplet.evaluate(embedder, data, on="train")
+    assert tuplet.evaluate(tmp_path / "model", data, on="train") == found
+    with pytest.raises(ValueError, match="on is 'val'; use test, train or all"):
+        tuplet.evaluate(embedder, data, on="val")

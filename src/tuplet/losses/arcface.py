@@ -1,6 +1,6 @@
 """ArcFace: a softmax over class vectors, with a margin on the angle."""
 
-from math import cos, sin
+from math import cos, pi, sin
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class ArcFaceLoss(CosineProxyLoss):
         sharded: bool = False,
     ) -> None:
         super().__init__(num_classes, dim, centers, sharded)
+        if not 0 <= margin <= pi:
+            raise ValueError(f"margin is {margin}; give radians from 0 to π: 0.5 is 28.6 degrees")
         self.scale, self.margin, self.centers = scale, margin, centers
 
     def with_margin(self, s: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from tuplet.losses.sharded import hold, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
+from tuplet.sampling.base import at_least
 
 #: Vectors that are drawn at once, since a process that keeps its share has no memory for all.
 _DRAWN = 16 * 1024
@@ -30,13 +31,7 @@ class ProxyLoss(RowLoss):
 
     def __init__(self, num_classes: int, dim: int, centers: int = 1, sharded: bool = False) -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1:
-            raise ValueError(
-                f"num_classes and dim must be at least 1, got num_classes={num_classes} and dim={dim}; "
-                "give the number of training classes and the dimension of the embeddings"
-            )
-        if centers < 1:
-            raise ValueError(f"centers is {centers}; it must be at least 1, the number of vectors of each class")
+        at_least(1, num_classes=num_classes, dim=dim, centers=centers)
         self.num_classes, self.sharded = num_classes, sharded
         self._shard, self._processes = range(num_classes), 1
         if sharded and dist.is_available() and dist.is_initialized():

@@ -33,6 +33,8 @@ class SmoothAPLoss(CosineLoss):
 
     def __init__(self, temperature: float = 0.01, max_per_class: int | None = None) -> None:
         super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; it must be above 0")
         self.temperature, self.max_per_class = temperature, max_per_class
 
     def value(self, view: View) -> Tensor:

@@ -31,6 +31,8 @@ class SupConLoss(CosineLoss):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; it must be above 0")
         self.temperature = temperature
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,9 @@ from tuplet.data import Dataset
 from tuplet.data.dataset import ListedPairs
 from tuplet.data.store import OnError, Store
 from tuplet.embedding import embed_store
-from tuplet.errors import opt, warn
+from tuplet.errors import OptionError, opt, warn
 from tuplet.evaluation.retrieval import per_query
-from tuplet.models import Embedder
+from tuplet.models import Embedder, load
 from tuplet.training.checkpoint import Progress, TrainState
 from tuplet.training.data import Examples, query_mask
 from tuplet.training.distributed import World
@@ -35,7 +35,7 @@ RESAMPLES, CONFIDENCE = 2_000, 0.95
 
 
 def evaluate(
-    embedder: Embedder,
+    embedder: Embedder | str | os.PathLike[str],
     data: str | os.PathLike[str] | Dataset | torch.utils.data.Dataset[Any],
     *,
     on: Literal["test", "train", "all"] = "test",
@@ -47,7 +47,7 @@ def evaluate(
     """Embed examples and compute every metric, as `tuplet evaluate` does.
 
     Args:
-        embedder: from `tuplet.load`, `tuplet.train` or `tuplet.models.create`.
+        embedder: from `tuplet.load`, `tuplet.train` or `tuplet.models.create`; or what `tuplet.load` takes.
         data: a `Dataset`, a `torch.utils.data.Dataset` of (image or tensor, label), or anything that
             `tuplet.data.open` opens.
         on: the split to measure on.
@@ -59,17 +59,23 @@ def evaluate(
     Returns:
         The metrics of `tuplet.evaluation.evaluate`, and those of the data's levels, several labels and pairs.
 
+    Raises:
+        ValueError: there is no such split, or the embedder takes other data.
+
     >>> from tuplet import models
     >>> vectors = torch.utils.data.TensorDataset(torch.eye(8), torch.arange(8) // 2)
     >>> evaluate(models.create("mlp", features=8, dim=2), vectors, on="all")["queries"]
     8
     """
+    embedder = embedder if isinstance(embedder, Embedder) else load(embedder)
     opened = data if isinstance(data, Dataset) else datasets.open(data)
     return measure(embedder, choose_examples(opened, on), recall_ks(opened), metric, bootstrap, seed, unreadable)
 
 
 def choose_examples(data: Dataset, on: Literal["test", "train", "all"]) -> Dataset:
     """Return the examples of a split; test examples alone, as in LFW, need no training examples beside them."""
+    if on not in ("test", "train", "all"):
+        raise OptionError(f"{opt('on')} is {on!r}", "use test, train or all")
     if on == "all":
         return replace(data, splits=None)
     return data.test_part() if on == "test" and data.splits is not None else data.split()[on == "test"]

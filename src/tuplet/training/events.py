@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from tuplet.atomic import explain_write_errors
-from tuplet.errors import OptionError, did_you_mean, first_line, opt
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, first_line, opt
 from tuplet.extras import need
 
 _logger = logging.getLogger("tuplet")
@@ -208,16 +208,22 @@ def start_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Callb
     return _TRACKERS[name](_tracker_package(name), folder, settings)
 
 
-def check_tracker(name: str) -> None:
-    """Raise an error if there is no such tracker, or its package is not installed.
+def check_callback(callback: Callback | str) -> None:
+    """Raise an error for what is no callback, no name of a tracker, or a tracker whose package is not installed.
 
-    >>> check_tracker("wand")
+    >>> check_callback("wand")
     Traceback (most recent call last):
     tuplet.errors.OptionError: log is 'wand'; did you mean 'wandb'?
     """
-    if name not in _TRACKERS:
-        raise OptionError(f"{opt('log')} is {name!r}; {did_you_mean(name, _TRACKERS)}")
-    _tracker_package(name)
+    if isinstance(callback, str):
+        if callback not in _TRACKERS:
+            raise OptionError(f"{opt('log')} is {callback!r}; {did_you_mean(callback, _TRACKERS)}")
+        _tracker_package(callback)
+    elif not isinstance(callback, Callback):
+        raise OptionTypeError(
+            f"{opt('callbacks')} has {callback!r}; give objects of subclasses of tuplet.training.Callback, or names of "
+            "trackers"
+        )
 
 
 def _tracker_package(name: str) -> Any:

@@ -5,7 +5,7 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.evaluate import embed_shared, load_best, write_result
-from tuplet.training.events import Callback, Events, NoEvents, check_tracker, start_tracker
+from tuplet.training.events import Callback, Events, NoEvents, check_callback, start_tracker
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
@@ -47,8 +47,8 @@ class Run:
         folder: the folder of the run.
     """
 
-    embedder: Embedder
-    metrics: dict[str, Any]
+    embedder: Embedder = field(repr=False)
+    metrics: dict[str, Any] = field(repr=False)
     folder: Path
 
 
@@ -105,9 +105,8 @@ def train(
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
         given = {"loss": loss, "model": model, "steps": steps, "seed": seed, **overrides}
         settings = resolve_settings(recipe, given, dataset)
-        for name in callbacks:
-            if isinstance(name, str):
-                check_tracker(name)
+        for callback in callbacks:
+            check_callback(callback)
         about = {
             "tuplet": tuplet.__version__,
             "data": dataset.source or repr(dataset),
