@@ -75,19 +75,22 @@ def recall_at_k_chart(run: FinishedRun) -> str:
         named_scale("K, the number of nearest neighbours", [str(k) for k in values]),
         scale("Recall@K", 0, _above(1), round_percent),
     )
-    marks = ""
+    marks, keys = "", [("this run", "positive")]
     for name, metrics in run.baselines.items():
         points = [(float(i), recall) for i, (k, recall) in enumerate(recalls(metrics).items()) if k in values]
         marks += area.line(points, "other") + area.dots(points, "other", 2.5)
-        # All baselines are grey, so each has its name beside its line; below it, since most lie below the run's.
         marks += area.note(points[0], percent(points[0][1]), "other", lift=-17)
-        marks += area.note(points[-2:][0], name, "other", lift=-17)
+        # All baselines are grey. The legend names one; several have their names below their lines.
+        if len(run.baselines) == 1:
+            keys.append((name, "other"))
+        else:
+            marks += area.note(points[-2:][0], name, "other", lift=-17)
     points = [(float(i), value) for i, value in enumerate(values.values())]
     marks += area.line(points, "positive") + area.dots(points, "positive")
     marks += "".join(area.note(point, percent(point[1]), "positive") for point in points)
     first, most = min(values), max(values)
     caption = f"{percent(values[first])} find their own class at K = {first}, {percent(values[most])} at K = {most}."
-    return chart("Recall@K", caption, area, marks, [("this run", "positive")])
+    return chart("Recall@K", caption, area, marks, keys)
 
 
 def similarity_histogram(similarities: Similarities) -> str:

@@ -16,8 +16,8 @@ WIDTH, HEIGHT, MARGIN = 1080, 720, 28
 #: The side of an image on the map (page.css has it too), and the side of its stored thumbnail in pixels.
 SHOWN, STORED = 40, 56
 ZOOMS = (1, 2, 4, 8)
-#: The height of a class name on the map, the mean width of its letters, and the most letters that are shown.
-NAME_HEIGHT, LETTER_WIDTH, LETTERS = 22, 8.2, 26
+#: The height of a class name on the map, the mean width of its letters in a wide font, and the most letters shown.
+NAME_HEIGHT, LETTER_WIDTH, LETTERS = 22, 10, 26
 #: The names of more classes than this would hide the images; the list below the map has them.
 NAMED_CLASSES = 40
 
