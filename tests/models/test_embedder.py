@@ -217,7 +217,7 @@ def test_frozen_statistics_leave_the_affine_part_free_on_request():
 
 def test_parameter_groups_cover_everything_that_learns_once():
     embedder = staged()
-    groups = models.param_groups(embedder, lr=0.01, weight_decay=0.5)
+    groups = models.param_groups(embedder, lr=0.01, head_lr_scale=10, weight_decay=0.5)
     assert [(g["name"], g["lr"], g["weight_decay"]) for g in groups] == [
         ("backbone", 0.01, 0.5),
         ("backbone/flat", 0.01, 0.0),
@@ -228,7 +228,7 @@ def test_parameter_groups_cover_everything_that_learns_once():
     assert sorted(listed) == sorted(id(p) for p in embedder.parameters())
     torch.optim.AdamW(groups)
     embedder.backbone.requires_grad_(False)
-    assert [g["name"] for g in models.param_groups(embedder, lr=0.01, head_multiplier=2)] == ["heads", "heads/flat"]
+    assert [g["name"] for g in models.param_groups(embedder, lr=0.01, head_lr_scale=2)] == ["heads", "heads/flat"]
 
 
 def test_floats_and_bytes_are_the_same_image():

@@ -34,7 +34,7 @@ def test_a_hidden_layer_is_in_the_heads_below_the_top():
 @pytest.mark.parametrize("name", ["googlenet", "resnet50"])
 def test_masks_learn_like_heads_and_copied_layers_like_their_layers(name, decay):
     embedder = models.create(name, dim=5, attention=3)
-    groups = models.param_groups(embedder, lr=1.0, head_multiplier=10.0, layer_lr_decay=decay)
+    groups = models.param_groups(embedder, lr=1.0, head_lr_scale=10.0, layer_lr_decay=decay)
     rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
     inner = embedder.backbone
     assert len(rates) == len(list(embedder.parameters()))

@@ -11,7 +11,7 @@ from tuplet.models.embedder import Embedder
 def param_groups(
     embedder: Embedder,
     lr: float,
-    head_multiplier: float = 10.0,
+    head_lr_scale: float = 1.0,
     weight_decay: float = 0.0,
     layer_lr_decay: float = 1.0,
 ) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def param_groups(
     Args:
         embedder: the embedder.
         lr: the learning rate of the backbone.
-        head_multiplier: the learning rate of the heads, and of new layers of the backbone, as a multiple of `lr`.
+        head_lr_scale: the learning rate of the heads, and of new layers of the backbone, as a multiple of `lr`.
         weight_decay: the weight decay of matrices; biases and the scales of normalisation layers have none.
         layer_lr_decay: the learning rate of each layer of the backbone, as a multiple of that of the layer above it.
 
@@ -29,7 +29,7 @@ def param_groups(
         at rates of their own, "backbone/0" is the lowest.
 
     >>> from tuplet import models
-    >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1)]
+    >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1, head_lr_scale=10)]
     [('backbone', 0.1), ('backbone/flat', 0.1), ('heads', 1.0), ('heads/flat', 1.0)]
     """
     new = list(embedder.backbone.new_parameters())
@@ -42,7 +42,7 @@ def param_groups(
             (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), layer) for i, layer in enumerate(layers)
         ]
     groups: list[dict[str, Any]] = []
-    for name, part_lr, parameters in [*parts, ("heads", lr * head_multiplier, [*new, *embedder.heads.parameters()])]:
+    for name, part_lr, parameters in [*parts, ("heads", lr * head_lr_scale, [*new, *embedder.heads.parameters()])]:
         groups += _by_decay(name, part_lr, parameters, weight_decay)
     return groups
 
