@@ -203,7 +203,10 @@ _TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": Wandb
 
 def start_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Callback:
     """Start a tracker for the run in a folder; a resumed run continues its record there."""
-    return _TRACKERS[name](_tracker_package(name), folder, settings)
+    try:
+        return _TRACKERS[name](_tracker_package(name), folder, settings)
+    except Exception as error:  # of a kind of its own, such as that nobody is logged in
+        raise OptionError(f"{opt('log')} is {name!r}, which does not start ({first_line(error)})") from error
 
 
 def check_tracker(name: str) -> None:
