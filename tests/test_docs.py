@@ -92,6 +92,15 @@ def test_reference_names_everything_public(site):
     assert all(f'id="tuplet.{name}"' in front for name in ("evaluate", "load", "train"))
 
 
+def test_navigation_names_every_page(site):
+    """The theme makes an index.md the heading of its section, where nobody looks for a page with a name of its own."""
+    titles = re.findall(r"^ +- ([^:\n]+): \S+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(titles) > 20
+    first = (site / "index.html").read_text()
+    named = {title.strip() for title in re.findall(r'<span class="md-ellipsis">([^<]*)', first)}
+    assert {*titles} <= named
+
+
 def test_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         loaded = re.findall(
