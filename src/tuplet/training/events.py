@@ -161,15 +161,12 @@ class _Tracker(Callback):
     finish: Callable[[], object]
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the numbers of a step."""
         self.log(_numbers("train", values), step=step)
 
     def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the metrics of an evaluation."""
         self.log(_numbers("evaluation", values), step=step)
 
     def on_end(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the result, and finish."""
         self.log(_numbers("end", values), step=step)
         self.finish()
 
