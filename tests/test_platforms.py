@@ -28,6 +28,7 @@ for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 for name in ("sched_getaffinity", "fork", "geteuid", "pread", "pwrite", "sysconf", "sysconf_names"):
     delattr(os, name)
+os.environ["USERNAME"] = "user"
 shutil._use_fd_functions = False
 multiprocessing.set_start_method("spawn")
 uvicorn.Server.run = lambda server, sockets: None
