@@ -1,5 +1,6 @@
 """The code of README, docs and notebooks runs as it stands; the site has no broken link and names everything public."""
 
+import html
 import inspect
 import os
 import re
@@ -14,6 +15,8 @@ import torch
 from nbclient import NotebookClient
 
 import tuplet
+from commands import typed
+from tuplet.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -90,6 +93,13 @@ def test_reference_names_everything_public(site):
         assert not missing, f"{module.__name__} lacks {missing} in the reference"
     front = (site / "reference/index.html").read_text()
     assert all(f'id="tuplet.{name}"' in front for name in ("evaluate", "load", "train"))
+
+
+def test_flags_are_those_that_the_terminal_shows(site):
+    text = html.unescape(re.sub("<[^>]*>", "", (site / "reference/flags.html").read_text()))
+    for name in COMMANDS:
+        shown = typed(name, "--help", cwd=ROOT).stdout.replace("Usage: root", "Usage: tuplet")
+        assert " ".join(shown.split()) in " ".join(text.split()), name
 
 
 def test_navigation_names_every_page(site):
