@@ -7,7 +7,8 @@ FROM python:3.13-slim AS build
 WORKDIR /source
 COPY . .
 RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu '.[serve,search]'
+ && /venv/bin/pip install --no-cache-dir --constraint constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu \
+    '.[serve,search]'
 
 FROM python:3.13-slim
 COPY --from=build /venv /venv

@@ -1,5 +1,6 @@
 """The code of README, docs and notebooks runs as it stands; the site has no broken link and names everything public."""
 
+import html
 import inspect
 import os
 import re
@@ -14,6 +15,8 @@ import torch
 from nbclient import NotebookClient
 
 import tuplet
+from commands import typed
+from tuplet.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -94,6 +97,22 @@ def test_reference_names_everything_public(site):
     assert "RankedListLoss.rows" not in listed, "what a loss inherits is repeated"
     front = (site / "reference/index.html").read_text()
     assert all(f'id="tuplet.{name}"' in front for name in ("evaluate", "load", "train"))
+
+
+def test_flags_are_those_that_the_terminal_shows(site):
+    text = html.unescape(re.sub("<[^>]*>", "", (site / "reference/flags.html").read_text()))
+    for name in COMMANDS:
+        shown = typed(name, "--help", cwd=ROOT).stdout.replace("Usage: root", "Usage: tuplet")
+        assert " ".join(shown.split()) in " ".join(text.split()), name
+
+
+def test_navigation_names_every_page(site):
+    """The theme makes an index.md the heading of its section, where nobody looks for a page with a name of its own."""
+    titles = re.findall(r"^ +- ([^:\n]+): \S+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(titles) > 20
+    first = (site / "index.html").read_text()
+    named = {title.strip() for title in re.findall(r'<span class="md-ellipsis">([^<]*)', first)}
+    assert {*titles} <= named
 
 
 def test_site_loads_nothing_from_elsewhere(site):

@@ -14,6 +14,7 @@ import tuplet
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
+DOCKERFILES = sorted((ROOT / "docker").glob("*Dockerfile"))
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # An sdist has no hidden files.
@@ -46,7 +47,20 @@ def test_workflows_are_secure():
 
 
 def test_images_are_built_well():
-    tool("hadolint", *sorted((ROOT / "docker").glob("*Dockerfile")))
+    tool("hadolint", *DOCKERFILES)
+
+
+def test_images_install_what_there_is():
+    """Images copy files that exist and that their context has, and install extras that exist."""
+    context = re.findall("^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert [path for path in context if not (ROOT / path).exists()] == []
+    for text in (path.read_text() for path in DOCKERFILES):
+        copied = re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE)
+        files = [*" ".join(copied).split(), *re.findall(r"--constraint (\S+)", text)]
+        assert [file for file in files if file != "." and file not in context] == []
+        installed = re.findall(r"'\.\[(.*?)\]'", text)
+        assert installed
+        assert {*",".join(installed).split(",")} <= {*PROJECT["optional-dependencies"]}
 
 
 def test_workflows_call_targets_that_exist():
@@ -85,3 +99,10 @@ def test_oldest_constraints_are_the_declared_bounds():
     bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(needed), re.MULTILINE))
     pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
     assert {name: pinned.get(name) for name in bounds} == bounds
+
+
+def test_the_environment_of_the_tests_has_every_extra():
+    extras = PROJECT["optional-dependencies"]
+    installed = re.search(r"tuplet\[(.*)\]", extras["dev"][0])[1].split(",")
+    # OpenVINO brings ONNX; lite1 and lite2 are weights alone.
+    assert {*installed} == {*extras} - {"dev", "bench", "onnx", "lite1", "lite2"}

@@ -2,6 +2,7 @@
 
 import email
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -54,6 +55,17 @@ def test_wheel_holds_all_package_data_and_nothing_else(wheel):
     source = ROOT / "src"
     files = [path for path in (source / "tuplet").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert packed == {str(path.relative_to(source)) for path in files}
+
+
+@pytest.mark.skipif(not (ROOT / ".dockerignore").exists(), reason="this is not the repository")
+def test_images_install_the_same_wheel(wheel, tmp_path):
+    """What .dockerignore leaves of the repository is enough for `pip install .`."""
+    for name in re.findall("^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    run("-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", tmp_path)
+    (other,) = (tmp_path / "dist").glob("*.whl")
+    assert sorted(zipfile.ZipFile(other).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_metadata(wheel):

@@ -75,7 +75,8 @@ def flags_page() -> str:
         "What `tuplet COMMAND --help` prints. [Commands](../commands.md) explains how to use them.",
     ]
     for name in COMMANDS:
-        command = typer.main.get_command(make_app(name)).commands[name]  # type: ignore[attr-defined]
-        context = command.make_context(f"tuplet {name}", [], resilient_parsing=True, max_content_width=110)
+        app: Any = typer.main.get_command(make_app(name))
+        command, settings = app.commands[name], {**app.context_settings, "terminal_width": 95}
+        context = command.make_context(f"tuplet {name}", [], resilient_parsing=True, **settings)
         blocks += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
     return "\n\n".join(blocks) + "\n"

@@ -123,8 +123,8 @@ def test_a_run_that_streams_is_the_run_in_memory_also_after_a_stop(photos, tmp_p
 
 
 def test_images_can_be_streamed_where_the_system_tells_less_than_linux(photos, monkeypatch, tmp_path):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.delattr(os, "preadv")
+    for name in ("sched_getaffinity", "pread", "pwrite"):
+        monkeypatch.delattr(os, name)
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 100}.__getitem__)
     monkeypatch.setattr(Path, "read_text", Mock(side_effect=FileNotFoundError))
     assert available_memory() == 409_600

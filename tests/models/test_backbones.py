@@ -203,7 +203,7 @@ def test_agrees_with_torchvision(name):
 )
 def test_timm_models_give_levels(name):
     foreign("timm")
-    embedder = models.create(name, dim=8, levels="LMH").eval()
+    embedder = models.create(f"timm/{name}", dim=8, levels="LMH").eval()
     size = embedder.preprocessing.size
     images = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
     with torch.no_grad():

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -170,14 +171,14 @@ class _DiskCache:
     def __init__(self, file: Path, count: int, item: int, limit: int) -> None:
         with explain_write_errors(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._pixels = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            file.touch()
             index = file.with_suffix(".index")
             # Several processes may write the same images, but one has to make the file.
             with lock(file.with_suffix(".lock")):
                 if not index.exists() or index.stat().st_size != count * _ABOUT.itemsize:
                     index.write_bytes(bytes(count * _ABOUT.itemsize))
         about = np.memmap(index, _ABOUT, "r+")
-        self._checks, self._aspects, self._item = about["check"], about["aspect"], item
+        self._checks, self._aspects, self._file, self._item = about["check"], about["aspect"], file, item
         self._room = limit // item - int((self._checks != 0).sum())
         self._numbers: Sequence[int] = range(count)
 
@@ -192,11 +193,14 @@ class _DiskCache:
         number = self._numbers[number]
         if not self._checks[number]:
             return None
-        content = os.pread(self._pixels, self._item, number * self._item)
-        if len(content) != self._item or _checksum(content) != self._checks[number]:
-            return None
-        pixels.reshape(-1)[:] = np.frombuffer(content, np.uint8)
-        return float(self._aspects[number])
+        # Each thread opens the file for itself: Windows has no reads at a position.
+        with suppress(FileNotFoundError), self._file.open("rb") as file:
+            file.seek(number * self._item)
+            content = file.read(self._item)
+            if len(content) == self._item and _checksum(content) == self._checks[number]:
+                pixels.reshape(-1)[:] = np.frombuffer(content, np.uint8)
+                return float(self._aspects[number])
+        return None
 
     def write(self, number: int, pixels: np.ndarray, aspect: float) -> None:
         """Keep an image, where there is room for it or it takes the place of a damaged one."""
@@ -204,9 +208,10 @@ class _DiskCache:
         is_new = not self._checks[number]
         if self._room > 0 or not is_new:
             self._room -= is_new
-            os.pwrite(self._pixels, pixels.data, number * self._item)
-            self._aspects[number] = aspect
-            self._checks[number] = _checksum(pixels.data)
+            with suppress(FileNotFoundError), self._file.open("r+b") as file:
+                file.seek(number * self._item)
+                file.write(pixels.data)
+                self._aspects[number], self._checks[number] = aspect, _checksum(pixels.data)
 
 
 def _checksum(pixels: bytes | memoryview) -> int:

@@ -66,9 +66,9 @@ class FacilityLocationLoss(RowLoss):
         refuse_gallery(self, view)
         refuse_same(self, view)
         # A search of hundreds of small steps, each of which waits for the last, is faster on a CPU.
-        gamma = self.gamma * self.decay ** self.epochs.double().cpu()
+        gamma = self.gamma * self.decay ** self.epochs.cpu().double()
         with torch.no_grad():
-            table = view.each(lambda d, positive, negative: d).double().cpu()
+            table = view.each(lambda d, positive, negative: d).cpu().double()
             search = _Search((table + table.T) / 2, class_numbers(view.labels.cpu()), gamma)
             nearest, nmi = search.found(self.rounds)
             medoids = search.class_medoids()

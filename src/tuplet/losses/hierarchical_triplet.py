@@ -9,6 +9,7 @@ from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import class_numbers, refuse_gallery, refuse_same
 from tuplet.losses.triplet import active_sums
 from tuplet.rows import View
+from tuplet.rows.geometry import with_float64
 from tuplet.sampling.class_tree import ClassTree, class_moments, class_tree
 
 
@@ -69,8 +70,9 @@ class HierarchicalTripletLoss(RowLoss):
         refuse_gallery(self, view)
         refuse_same(self, view)
         tree, classes = self._tree_and_classes(view)
-        nodes, steps = tree.nodes[classes], tree.thresholds.diff().to(view.dtype)
-        constant = (self.beta + tree.thresholds[0] - tree.spreads[classes]).to(view.dtype)
+        there = view.queries.device
+        nodes, steps = tree.nodes[classes].to(there), tree.thresholds.diff().to(there, view.dtype)
+        constant = (self.beta + tree.thresholds[0] - tree.spreads[classes]).to(there, view.dtype)
         inputs = {"own": (*view.members(), nodes, constant), "other": (nodes + 0,), "shared": (steps,)}
         return view.mean(self._triplets, **inputs) / 2
 
@@ -78,9 +80,9 @@ class HierarchicalTripletLoss(RowLoss):
         """Return the tree, and the position of each row's class in it."""
         if not len(self.tree_labels):
             with torch.no_grad():
-                classes = class_numbers(view.labels)
-                labels = view.labels.unique()
-                return class_tree(labels, class_moments(view.queries, classes, len(labels))), classes
+                here = with_float64(view.queries.device)
+                classes, labels = class_numbers(view.labels).to(here), view.labels.unique().to(here)
+                return class_tree(labels, class_moments(view.queries.to(here), classes, len(labels))), classes
         tree = ClassTree(self.tree_labels, self.tree_nodes, self.tree_thresholds, self.tree_spreads)
         classes = torch.searchsorted(tree.labels, view.labels).clamp_max(len(tree.labels) - 1)
         if view.checks_values and bool((wrong := tree.labels[classes] != view.labels).any()):

@@ -13,6 +13,7 @@ from torch.nn.functional import linear, relu
 from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, masked_sum, softplus
+from tuplet.rows.geometry import widest
 
 
 class PartsLoss(RowLoss):
@@ -124,7 +125,7 @@ class HDCLoss(PartsLoss):
         for mask, hardness in ((positive, d), (negative, -d)):
             among = mask if kept is None else mask & kept
             # Among all pairs in order of hardness, the one at this place is the last that is kept.
-            place = (share * mask.sum().double() - 1e-9).ceil().long().clamp(1, mask.numel())
+            place = (share * mask.sum(dtype=widest(mask.device)) - 1e-9).ceil().long().clamp(1, mask.numel())
             order = torch.where(among, hardness, -torch.inf).flatten().sort(descending=True).values
             found |= among & ~(hardness < order[place - 1])
         return found

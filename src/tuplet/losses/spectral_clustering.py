@@ -8,6 +8,7 @@ from torch import Tensor
 from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import class_numbers, refuse_gallery, refuse_same
 from tuplet.rows import View
+from tuplet.rows.geometry import with_float64
 from tuplet.rows.gradients import first_derivative
 
 # Singular values below this part of the largest, times the longer side of the matrix, count as 0.
@@ -53,7 +54,9 @@ class SpectralClusteringLoss(RowLoss):
                 f"SpectralClusteringLoss needs more examples than dimensions, got {n} vectors of dimension {d}; "
                 f"use batches of {d + 1} or more, several times that if possible, or a smaller dimension"
             )
-        return _Spectral.apply(view.queries, class_numbers(view.labels)).to(view.dtype)
+        here = with_float64(view.queries.device)
+        value = _Spectral.apply(view.queries.to(here), class_numbers(view.labels).to(here))
+        return value.to(view.queries.device, view.dtype)
 
 
 class _Spectral(torch.autograd.Function):

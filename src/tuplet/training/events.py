@@ -163,15 +163,12 @@ class _Tracker(Callback):
     finish: Callable[[], object]
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the numbers of a step."""
         self.log(_numbers("train", values), step=step)
 
     def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the metrics of an evaluation."""
         self.log(_numbers("evaluation", values), step=step)
 
     def on_end(self, step: int, values: Mapping[str, Any]) -> None:
-        """Send the result, and finish."""
         self.log(_numbers("end", values), step=step)
         self.finish()
 
@@ -205,7 +202,10 @@ _TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": Wandb
 
 def start_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Callback:
     """Start a tracker for the run in a folder; a resumed run continues its record there."""
-    return _TRACKERS[name](_tracker_package(name), folder, settings)
+    try:
+        return _TRACKERS[name](_tracker_package(name), folder, settings)
+    except Exception as error:  # of a kind of its own, such as that nobody is logged in
+        raise OptionError(f"{opt('log')} is {name!r}, which does not start ({first_line(error)})") from error
 
 
 def check_callback(callback: Callback | str) -> None:
