@@ -27,6 +27,7 @@ class ProxyLoss(RowLoss):
 
     takes_gallery = False
     proxies: nn.Parameter
+    shard: range
 
     def __init__(self, num_classes: int, dim: int, centers: int = 1, sharded: bool = False) -> None:
         super().__init__()
@@ -35,11 +36,11 @@ class ProxyLoss(RowLoss):
         if centers < 1:
             raise ValueError(f"centers is {centers}; it must be at least 1, the number of vectors of each class")
         self.num_classes, self.sharded = num_classes, sharded
-        self._shard, self._processes = range(num_classes), 1
+        self.shard, self._processes = range(num_classes), 1
         if sharded and dist.is_available() and dist.is_initialized():
             group = ProcessGroup()
-            self._shard, self._processes = range(*group.shares(num_classes)[group.rank]), group.world
-        own = range(self._shard.start * centers, self._shard.stop * centers)
+            self.shard, self._processes = range(*group.shares(num_classes)[group.rank]), group.world
+        own = range(self.shard.start * centers, self.shard.stop * centers)
         self.proxies = nn.Parameter(_random_directions(num_classes * centers, dim, own))
 
     def arrange(self, view: View) -> View:
@@ -77,11 +78,6 @@ class ProxyLoss(RowLoss):
                 )
         labels = torch.arange(proxies.shape[0], device=view.labels.device) // self.centers + self.shard.start
         return self.held(view, proxies).to(view.dtype), labels
-
-    @property
-    def shard(self) -> range:
-        """The classes whose proxies this process holds: all, unless the loss is sharded."""
-        return self._shard
 
     def held(self, view: View, parameter: Tensor) -> Tensor:
         """Return a parameter for a view: one that every process holds, or the share of this process."""
