@@ -129,23 +129,23 @@ class NegativeCounter:
         Return False and count nothing if more than `max_exact` pairs would need exact scores.
         """
         above, not_below = _counts(tile, self.low, self.high)
-        if max_exact < math.inf and int((not_below - above).sum()) > max_exact:
+        close = not_below - above
+        pairs = int(close.sum())
+        if pairs > max_exact:
             return False
         self.ahead += above
-        if self.tables.is_exact:
-            self.tied += not_below - above
-        elif bool((not_below > above).any()):
-            self._count_close(tile, members, not_below > above)
+        if pairs:
+            self._count_close(tile, members, close > 0, pairs)
         return True
 
-    def _count_close(self, tile: Tensor, members: Tensor, unclear: Tensor) -> None:
+    def _count_close(self, tile: Tensor, members: Tensor, unclear: Tensor, pairs: int) -> None:
         """Count by exact scores the negatives within the error bound of the `unclear` positives.
 
         A collapsed model has millions of such pairs, and most of them are copies. Positives that are copies of each
         other share one result, and a negative that is a copy of the positive ties without an exact score.
         """
         row, slot = unclear.nonzero(as_tuple=True)
-        prints = self.tables.gallery.fingerprints if len(row) >= self.tables.gallery.count else None
+        prints = self.tables.gallery.fingerprints if pairs >= self.tables.gallery.count else None
         group = torch.arange(len(row), device=row.device)
         if prints is not None:
             key = prints[self.positives[row, slot]] + row * 0x1E3779B97F4A7C15
@@ -156,18 +156,14 @@ class NegativeCounter:
             r, positive = row[pick], self.positives[row[pick], slot[pick]]
             part = tile[r]
             within = (part >= self.low[r, slot[pick], None]) & (part <= self.high[r, slot[pick], None])
+            copies = within.new_zeros(len(pick), dtype=torch.int64)
+            if prints is not None:
+                copy = within & (prints[members[r]] == prints[positive][:, None])
+                within, copies = within & ~copy, copy.sum(1)
             i, column = within.nonzero(as_tuple=True)
-            negative = members[r[i], column]
-            difference = torch.zeros(len(i), dtype=torch.float64, device=tile.device)
-            differs = (
-                torch.ones_like(i, dtype=torch.bool) if prints is None else prints[negative] != prints[positive[i]]
-            )
-            differs = differs.nonzero()[:, 0]
-            if len(differs):
-                query = self.queries[r[i[differs]]]
-                difference[differs] = self.tables.compare(query, negative[differs], positive[i[differs]])
+            difference = self.tables.compare(self.queries[r[i]], members[r[i], column], positive[i])
             above.append(torch.bincount(i[difference > 0], minlength=len(pick)))
-            same.append(torch.bincount(i[difference == 0], minlength=len(pick)))
+            same.append(torch.bincount(i[difference == 0], minlength=len(pick)) + copies)
         self.ahead[row, slot] += torch.cat(above)[group]
         self.tied[row, slot] += torch.cat(same)[group]
 
