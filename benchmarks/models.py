@@ -21,8 +21,7 @@ from torch import Tensor
 
 import common
 from tuplet import data, models
-from tuplet.data.dataset import Readable
-from tuplet.data.files import read_bytes
+from tuplet.data.files import TorchItem, read_bytes
 from tuplet.evaluation import recall_at_k
 from tuplet.models.find_weights import find_file
 from tuplet.models.weights import read
@@ -38,7 +37,7 @@ def read_images(table: Path, limit: int | None) -> tuple[list[bytes], Tensor, Te
         opened = opened.select(range(0, len(opened), max(1, len(opened) // limit))[:limit])
     test = torch.tensor([split == "test" for split in opened.splits or ()])
     return (
-        [read_bytes(location) for location in opened.images or () if not isinstance(location, Readable)],
+        [read_bytes(location) for location in opened.images or () if not isinstance(location, TorchItem)],
         opened.labels,
         test,
     )
