@@ -84,5 +84,5 @@ def _rank_block(tables: ScoreTables, queries: Tensor, members: ClassMembers, nea
     counter = NegativeCounter(tables, queries, same_class, scores, members, nearest_only)
     for start, tile in tables.tiles(block):
         hide_columns(tile, same_class - start)
-        counter.add(tile, torch.arange(start, start + tile.shape[1], device=tile.device).expand_as(tile))
+        counter.add(tile, torch.arange(start, start + tile.shape[1], device=tile.device))
     return counter.result()
