@@ -21,9 +21,10 @@ from torch import Tensor
 
 import common
 from tuplet import data, models
-from tuplet.data.dataset import Readable
-from tuplet.data.files import read_bytes
+from tuplet.data.files import TorchItem, read_bytes
 from tuplet.evaluation import recall_at_k
+from tuplet.models.find_weights import find_file
+from tuplet.models.weights import read
 
 #: The classes of ImageNet that are birds.
 BIRDS = torch.tensor([*range(7, 25), *range(80, 101), *range(127, 147)])
@@ -36,7 +37,7 @@ def read_images(table: Path, limit: int | None) -> tuple[list[bytes], Tensor, Te
         opened = opened.select(range(0, len(opened), max(1, len(opened) // limit))[:limit])
     test = torch.tensor([split == "test" for split in opened.splits or ()])
     return (
-        [read_bytes(location) for location in opened.images or () if not isinstance(location, Readable)],
+        [read_bytes(location) for location in opened.images or () if not isinstance(location, TorchItem)],
         opened.labels,
         test,
     )
@@ -49,8 +50,9 @@ def measure(
     start = time.perf_counter()
     features = embedder.embed(images)
     seconds = time.perf_counter() - start
-    with torch.inference_mode():
-        top = models.classifier(architecture, weights)(features).argmax(1)
+    file = embedder.backbone.translate(read(find_file(weights, architecture)[0]))
+    layer = [file[f"{embedder.backbone.classifier}.{part}"].float() for part in ("weight", "bias")]
+    top = torch.nn.functional.linear(features, *layer).argmax(1)
     unit = torch.nn.functional.normalize(features[test])
     return {
         "network": architecture,

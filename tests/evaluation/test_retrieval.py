@@ -191,6 +191,21 @@ def test_copies_tie_at_any_position(metric, dtype):
     assert ev.recall_at_k(queries, labels, ks=(1,), ties="expected", **options)[1] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_the_lists_of_a_collapsed_model_are_exact(monkeypatch, noise):
+    """Close pairs outnumber the scores, so that each score is computed once; the classes differ in size."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1, 24, generator=generator).repeat(90, 1), torch.arange(90) ** 2 % 11
+    x += noise * torch.randn(x.shape, generator=generator)
+    counted, exact = [], positives.NegativeCounter._exact
+    monkeypatch.setattr(positives.NegativeCounter, "_exact", lambda *given: counted.append(len(given)) or exact(*given))
+    values, _ = ev.per_query(x, y, metrics=NAMES)
+    assert counted
+    for name in NAMES:
+        expected = oracle.per_query(x.tolist(), y.tolist(), None, None, "euclidean", "pessimistic", name)
+        assert values[name].tolist() == pytest.approx(expected, abs=1e-12), name
+
+
 def test_near_copies_are_ordered_exactly():
     generator = torch.Generator().manual_seed(3)
     x = torch.nn.functional.normalize(torch.randn(200, 128, generator=generator), dim=1)

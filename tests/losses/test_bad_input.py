@@ -275,9 +275,9 @@ def test_bad_result_of_rows(rows, given):
 def test_hooks_for_saved_tensors():
     """The engine differentiates block by block: hooks would see every table."""
     x = X.clone().requires_grad_()
-    with refused(RuntimeError, "RAWLoss", "save_on_cpu", "outside"), torch.autograd.graph.save_on_cpu():
+    with refused(RuntimeError, "a loss", "save_on_cpu", "outside"), torch.autograd.graph.save_on_cpu():
         LOSS(x, Y)
-    with refused(RuntimeError, "RAWLoss", "checkpoint", "outside"):
+    with refused(RuntimeError, "a loss", "checkpoint", "outside"):
         checkpoint(LOSS, x, Y, use_reentrant=False)
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from tuplet.atomic import explain_write_errors, fsync, lock
-from tuplet.data.dataset import Dataset, Readable
-from tuplet.data.files import Cell, InMemory, Slice
+from tuplet.data.dataset import Dataset
+from tuplet.data.files import Cell, InMemory, Slice, TorchItem
 from tuplet.errors import first_line
 from tuplet.images import decode, limits
 from tuplet.images.crop import CentreCrop
@@ -86,7 +86,7 @@ def fingerprint(data: Dataset, crops: Sequence[CentreCrop]) -> str:
         if isinstance(location, InMemory):
             digest.update(location.content)
             continue
-        if isinstance(location, Readable):
+        if isinstance(location, TorchItem):
             raise ValueError(f"the cache cannot know when {location} changes; leave out its folder")
         file = location if isinstance(location, str) else location.file
         if file not in stamps:

@@ -3,31 +3,18 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from tuplet.data.files import Location, read_bytes
+from tuplet.data.files import Location, TorchItem, read_bytes
 from tuplet.images.crop import CentreCrop
 from tuplet.images.decode import UnreadableImageError, read_image
 
-
-@runtime_checkable
-class Readable(Protocol):
-    """An image that is made when it is read, such as an item of another library's dataset."""
-
-    @property
-    def name(self) -> str:
-        """The name of the image."""
-
-    def read(self) -> Image.Image:
-        """Return the image."""
-
-
-#: Images as files, as files inside tars and tables, as what is read otherwise, or as one uint8 tensor (N, 3, H, W).
-Images: TypeAlias = Sequence[Location | Readable] | Tensor
+#: Images as files, as files inside tars and tables, as items of a torch dataset, or as one uint8 tensor (N, 3, H, W).
+Images: TypeAlias = Sequence[Location | TorchItem] | Tensor
 
 
 class Groups(NamedTuple):
@@ -153,7 +140,7 @@ class Dataset:
         source = self.images[index]
         if isinstance(source, Tensor):
             image = Image.fromarray(source.permute(1, 2, 0).cpu().numpy())
-        elif not isinstance(source, Readable):
+        elif not isinstance(source, TorchItem):
             # A box counts the pixels of the whole image, not those of a reduced one.
             least = least if self.boxes is None else None
             image = read_image(source if isinstance(source, str) else read_bytes(source), str(source), least)

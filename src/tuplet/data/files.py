@@ -11,6 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+import numpy as np
+import torch
+from PIL import Image
+
 from tuplet.data.arrow import read_cell
 from tuplet.images.decode import open_file
 
@@ -61,6 +65,46 @@ class Cell:
 
     def __str__(self) -> str:
         return f"in row {self.row + 2} of {self.file}"
+
+
+@dataclass(frozen=True)
+class TorchItem:
+    """The image of an item of a torch dataset, read when it is needed."""
+
+    dataset: Any
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name of the item."""
+        return f"{type(self.dataset).__name__}/{self.index}"
+
+    def __str__(self) -> str:
+        return f"number {self.index} of the {type(self.dataset).__name__}"
+
+    def read(self) -> Image.Image:
+        """Return the image."""
+        value = self.dataset[self.index][0]
+        return value if isinstance(value, Image.Image) else Image.fromarray(_pixels(value, str(self)))
+
+
+def _pixels(value: Any, name: str) -> np.ndarray:
+    """Return an image of a torch dataset as uint8 (H, W, 3)."""
+    pixels = torch.as_tensor(value)
+    if pixels.ndim == 2:
+        pixels = pixels[None]
+    if pixels.ndim == 3 and pixels.shape[0] not in (1, 3) and pixels.shape[2] in (1, 3):
+        pixels = pixels.permute(2, 0, 1)
+    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+        raise ValueError(f"{name} is a tensor of shape {tuple(pixels.shape)}; images are (3, H, W)")
+    if pixels.is_floating_point():
+        if float(pixels.min()) < 0 or float(pixels.max()) > 1:
+            raise ValueError(
+                f"{name} has floats from {float(pixels.min()):g} to {float(pixels.max()):g}; give uint8, or floats "
+                "from 0 to 1, without a mean subtracted"
+            )
+        pixels = (pixels * 255).round()
+    return pixels.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
 
 
 Location: TypeAlias = str | Slice | InMemory | Cell

@@ -292,14 +292,22 @@ def _decode(
     # A loader draws a seed for its workers. Its own generator keeps the caller's random numbers as they are.
     own = torch.Generator()
     loader = DataLoader(
-        _Crops(data, crops), 8, num_workers=workers, collate_fn=_collate, generator=own, worker_init_fn=_silence_threads
+        _Crops(data, crops),
+        8,
+        num_workers=workers,
+        collate_fn=_collate,
+        generator=own,
+        worker_init_fn=_ignore_lost_reader,
     )
     for pixels, aspects, problems in loader:
         yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
 
 
-def _silence_threads(worker: int) -> None:
-    """Print no traceback in a worker whose reader is gone, after ctrl-C; errors of images reach the reader."""
+def _ignore_lost_reader(worker: int) -> None:
+    """Print no traceback in a worker when ctrl-C stops its reader amid a transfer; errors of images reach the reader.
+
+    `multiprocessing.resource_sharer`, whose thread hands over the pixels, reports a broken connection by this hook.
+    """
     sys.excepthook = lambda *_: None
 
 

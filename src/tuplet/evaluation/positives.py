@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -126,50 +127,49 @@ class NegativeCounter:
     def add(self, tile: Tensor, members: Tensor, max_exact: float = math.inf) -> bool:
         """Count the negatives of a tile, whose entries are scores of gallery `members`, or −∞ to ignore.
 
-        Return False and count nothing if more than `max_exact` pairs would need exact scores.
+        `members` are those of every row, (M,), or of each row its own, (R, M). Return False and count nothing if more
+        than `max_exact` pairs would need exact scores.
         """
         above, not_below = _counts(tile, self.low, self.high)
-        if max_exact < math.inf and int((not_below - above).sum()) > max_exact:
+        pairs = int((not_below - above).sum())
+        if pairs > max_exact:
             return False
-        self.ahead += above
-        if self.tables.is_exact:
+        if pairs > tile.numel():
+            # Nearly all pairs of a collapsed model are close, and one exact score of an entry serves all of its pairs.
+            above, not_below = _counts(self._exact(tile, members), self._exact_positives, self._exact_positives)
             self.tied += not_below - above
-        elif bool((not_below > above).any()):
-            self._count_close(tile, members, not_below > above)
+        elif pairs:
+            self._count_close(tile, members.expand_as(tile), not_below > above)
+        self.ahead += above
         return True
 
     def _count_close(self, tile: Tensor, members: Tensor, unclear: Tensor) -> None:
-        """Count by exact scores the negatives within the error bound of the `unclear` positives.
-
-        A collapsed model has millions of such pairs, and most of them are copies. Positives that are copies of each
-        other share one result, and a negative that is a copy of the positive ties without an exact score.
-        """
-        row, slot = unclear.nonzero(as_tuple=True)
-        prints = self.tables.gallery.fingerprints if len(row) >= self.tables.gallery.count else None
-        group = torch.arange(len(row), device=row.device)
-        if prints is not None:
-            key = prints[self.positives[row, slot]] + row * 0x1E3779B97F4A7C15
-            group = key.unique(return_inverse=True)[1]
-        one_of_each = torch.empty_like(group).scatter_(0, group, torch.arange(len(group), device=group.device))
-        above, same = [], []
-        for pick in one_of_each[: int(group.max()) + 1].split(len(tile)):
-            r, positive = row[pick], self.positives[row[pick], slot[pick]]
-            part = tile[r]
-            within = (part >= self.low[r, slot[pick], None]) & (part <= self.high[r, slot[pick], None])
+        """Count by exact scores the negatives within the error bound of the `unclear` positives."""
+        for where in unclear.nonzero().split(len(tile)):
+            r, slot = where.unbind(1)
+            part, positive = tile[r], self.positives[r, slot]
+            within = (part >= self.low[r, slot, None]) & (part <= self.high[r, slot, None])
             i, column = within.nonzero(as_tuple=True)
-            negative = members[r[i], column]
-            difference = torch.zeros(len(i), dtype=torch.float64, device=tile.device)
-            differs = (
-                torch.ones_like(i, dtype=torch.bool) if prints is None else prints[negative] != prints[positive[i]]
-            )
-            differs = differs.nonzero()[:, 0]
-            if len(differs):
-                query = self.queries[r[i[differs]]]
-                difference[differs] = self.tables.compare(query, negative[differs], positive[i[differs]])
-            above.append(torch.bincount(i[difference > 0], minlength=len(pick)))
-            same.append(torch.bincount(i[difference == 0], minlength=len(pick)))
-        self.ahead[row, slot] += torch.cat(above)[group]
-        self.tied[row, slot] += torch.cat(same)[group]
+            difference = self.tables.compare(self.queries[r[i]], members[r[i], column], positive[i])
+            self.ahead[r, slot] += torch.bincount(i[difference > 0], minlength=len(r))
+            self.tied[r, slot] += torch.bincount(i[difference == 0], minlength=len(r))
+
+    @cached_property
+    def _exact_positives(self) -> Tensor:
+        """The exact scores of the positives that are counted, +∞ for the others."""
+        members = self.positives.clamp(min=0)
+        exact = self.tables.exact(self.queries.repeat_interleave(members.shape[1]), members.flatten())
+        return torch.where(self.low < torch.inf, exact.view_as(self.low), torch.inf)
+
+    def _exact(self, tile: Tensor, members: Tensor) -> Tensor:
+        """Return the exact scores of a tile; copies of a vector, of which a collapsed model has many, share one."""
+        copy_of = torch.arange(tile.shape[1], device=tile.device)
+        if members.ndim == 1:
+            _, copy_of = self.tables.gallery.fingerprints[members].unique(return_inverse=True)
+            members = torch.empty_like(members).scatter_(0, copy_of, members)[: int(copy_of.max()) + 1]
+        members = members.expand(len(tile), -1)
+        exact = self.tables.exact(self.queries.repeat_interleave(members.shape[1]), members.flatten())
+        return torch.where(tile > -torch.inf, exact.view_as(members)[:, copy_of], -torch.inf)
 
 
 def _counts(tile: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,8 @@ def rank_positives(
     blocks = list(_query_blocks(order, members, height, for_device(TILE_ENTRIES, tables.device)))
     found: Iterator[RankedPositives | None] = repeat(None)
     if depth is not None and tables.device.type == "cpu":
-        found = top_ranks(tables.in_input_precision(), blocks, members, nearest_only, depth)
+        narrow = ScoreTables(queries, tables.gallery, metric, queries.dtype)
+        found = top_ranks(narrow, blocks, members, nearest_only, depth)
     for block in track(blocks, "ranking queries"):
         yield next(found) or _rank_block(tables, block, members, nearest_only)
 
@@ -83,5 +84,5 @@ def _rank_block(tables: ScoreTables, queries: Tensor, members: ClassMembers, nea
     counter = NegativeCounter(tables, queries, same_class, scores, members, nearest_only)
     for start, tile in tables.tiles(block):
         hide_columns(tile, same_class - start)
-        counter.add(tile, torch.arange(start, start + tile.shape[1], device=tile.device).expand_as(tile))
+        counter.add(tile, torch.arange(start, start + tile.shape[1], device=tile.device))
     return counter.result()

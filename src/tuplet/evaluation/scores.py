@@ -9,7 +9,6 @@ says how far its rounding can move two entries of a row against each other. Entr
 exact order; exact scores decide the few others. So results are those of exact scores, whatever the block size.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -148,12 +147,6 @@ class ScoreTables:
         self.queries, self.gallery, self.device = queries, gallery, queries.device
         fits = (queries.max_norm + gallery.max_norm) ** 2 < torch.finfo(dtype).max
         self.dtype = dtype if fits else torch.float64
-        #: True if tables have no rounding at all, so that their ties are exact.
-        self.is_exact = dtype == torch.float64 and metric != "cosine" and self._products_are_exact()
-
-    def in_input_precision(self) -> "ScoreTables":
-        """Return the same tables in the precision of the vectors, unless they are exact already."""
-        return self if self.is_exact else ScoreTables(self.queries, self.gallery, self.metric, self.queries.dtype)
 
     def query_block(self, rows: slice | Tensor) -> Tensor:
         """Return the vectors of a block of queries, prepared for `table`."""
@@ -199,8 +192,6 @@ class ScoreTables:
         the rounding of |g|² and of unit vectors.
         """
         norms = self.queries.squared_norms[rows, None].sqrt()
-        if self.is_exact:
-            return torch.zeros_like(norms)
         longest = self.gallery.max_norm
         offset = float(self.gallery.max_squared_norm - self.gallery.squared_norms.min()) / 2
         table, formula = {
@@ -234,20 +225,6 @@ class ScoreTables:
 
     def _prepared(self, vectors: Vectors, which: slice | Tensor) -> Tensor:
         return (vectors.unit_rows if self.metric == "cosine" else vectors.rows)(which, self.dtype)
-
-    def _products_are_exact(self) -> bool:
-        """Return True if float64 holds every partial sum exactly: integers, binary codes, most half precision.
-
-        If elements are multiples of 2⁻ᵇ, all terms are multiples of 2⁻²ᵇ⁻¹, and sums stay below (|q| + |g|)². Such
-        vectors may tie in millions of pairs; with exact tables no pair needs its exact score (14 times as fast).
-        """
-        size = (self.queries.max_norm + self.gallery.max_norm) ** 2
-        if size == 0:
-            return True
-        bits = math.floor((52 - math.log2(size)) / 2)
-        if not -500 < bits < 500:
-            return False
-        return all(vectors.are_multiples_of(2.0**-bits) for vectors in {self.queries, self.gallery})
 
 
 def _products(block: Tensor, members: Tensor, offsets: Tensor | None) -> Tensor:

@@ -104,11 +104,6 @@ class Vectors:
 
         return self._map_rows(fingerprint, torch.int64)
 
-    def are_multiples_of(self, step: float) -> bool:
-        """Return True if every element is a whole multiple of `step`, a power of two."""
-        scaled = (block / step for block in self._blocks())
-        return all(torch.equal(block, block.round()) for block in scaled)
-
     def _squares(self) -> Tensor:
         """Return the squared length of each row; vectors that have them stored override this."""
         return self._map_rows(lambda block: block.square().sum(1), torch.float64)

@@ -139,14 +139,18 @@ class RowLoss(nn.Module):
             RuntimeError: `rows` reads a parameter from `self`, or the loss is called under saved-tensor hooks or a
                 transform of `torch.func`.
         """
-        if block_rows is not None and block_rows < 1:
-            raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
-        view = view_of(self, embeddings, labels, gallery, gallery_labels, distributed, same, check_finite)
-        view = replace(
-            view,
-            block_rows=block_rows,
-            max_per_class=view.max_per_class if max_per_class is None else max_per_class,
-            checks_values=checks.reads_values(view.labels, check_labels),
+        view = view_of(
+            self,
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            distributed,
+            same,
+            block_rows,
+            max_per_class,
+            check_finite,
+            check_labels,
         )
         try:
             # Rows keep their precision whatever autocast surrounds them.
@@ -156,9 +160,11 @@ class RowLoss(nn.Module):
                 else:
                     value = self.value(self.arrange(view))
         except RuntimeError as error:
-            for sign, remedy in _SURROUNDINGS.items():
-                if sign in str(error):
-                    raise RuntimeError(f"{type(self).__name__} cannot be computed {remedy}") from error
+            if any(sign in str(error) for sign in ("setup_context", "functorch", "vmap")):
+                raise RuntimeError(
+                    f"{type(self).__name__} cannot be computed inside torch.func's grad, vjp, jvp or vmap; take its "
+                    "gradient by backward() or autograd.grad"
+                ) from error
             raise
         if isinstance(view.rule, Mining):
             view.rule.advance()
@@ -210,19 +216,6 @@ class RowLoss(nn.Module):
                 return torch.autograd.grad(value, table, materialize_grads=True)[0]
 
 
-#: Surroundings in which a loss cannot be computed: a part of the message of torch, and what to do instead.
-_SURROUNDINGS = {
-    "saved tensor hooks": (
-        "under saved-tensor hooks, such as save_on_cpu's or those of checkpoint(use_reentrant=False); call it outside "
-        "of them: it holds one block of its table at a time"
-    ),
-    **dict.fromkeys(
-        ("setup_context", "functorch", "vmap"),
-        "inside torch.func's grad, vjp, jvp or vmap; take its gradient by backward() or autograd.grad",
-    ),
-}
-
-
 def view_of(
     loss: RowLoss,
     embeddings: Tensor,
@@ -231,9 +224,14 @@ def view_of(
     gallery_labels: Tensor | None = None,
     distributed: Any = False,
     same: Callable[[Tensor, Tensor], Tensor] | str | None = None,
+    block_rows: int | None = None,
+    max_per_class: int | None = None,
     check_finite: bool = False,
+    check_labels: bool = False,
 ) -> View:
-    """Check the arguments of a call and return its view, with the other options at their defaults."""
+    """Check the arguments of a call of a loss, those of `RowLoss.forward`, and return its view."""
+    if block_rows is not None and block_rows < 1:
+        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
@@ -275,11 +273,12 @@ def view_of(
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
-        max_per_class=loss.max_per_class,
-        checks_values=checks.reads_values(labels, False),
+        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
+        checks_values=checks.reads_values(labels, check_labels),
         group=across,
         split=across is not None and gallery is None,
         first=first,
+        block_rows=block_rows,
         parameters={name: x for name, x in loss.named_parameters() if x.requires_grad},
     )
 

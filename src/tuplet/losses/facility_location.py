@@ -132,12 +132,13 @@ class _Search:
                 (members,) = (cluster == k).nonzero(as_tuple=True)
                 # Copies of one vector may leave a medoid alone.
                 if len(members) > 1:
-                    others = self.table[:, medoids].index_fill(1, torch.tensor(k, device=medoids.device), torch.inf)
+                    others = self.table[:, medoids]
+                    others[:, k] = torch.inf
                     reach, nearest = others.min(1)
                     moved = self.table[:, members] < reach[:, None]
                     inside = self.table[members][:, members].sum(0)
                     score = self.gamma * (1 - self._nmi(nearest, moved)) - inside
-                    medoids = medoids.index_fill(0, torch.tensor(k, device=medoids.device), 0)
+                    medoids = medoids.clone()
                     medoids[k] = members[_first_of_largest(score)]
             if torch.equal(before, medoids):
                 break

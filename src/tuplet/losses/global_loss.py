@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tuplet.losses.triplet import MinedTriplets
 from tuplet.mining import Mining
-from tuplet.rows import View, masked_sum
+from tuplet.rows import View
+from tuplet.rows.geometry import widest
 
 
 class Sides(NamedTuple):
@@ -59,32 +60,22 @@ class GlobalLoss(MinedTriplets):
         self.weight, self.margin = weight, margin
 
     def value(self, view: View) -> Tensor:
-        """Find the means first, then the mean of the squared differences from them and of the hinge's linear part."""
+        """Sum e and e² over both sides of the triplets; means and variances follow."""
         if self.mining == "disjoint":
             near, far = (d.square()[None] / 4 for d in self.disjoint(view))
-            both = Sides(near, torch.ones_like(near), far, torch.ones_like(far))
-            with torch.no_grad():
-                means = self._sums(both) / near.shape[1]
-            total, _ = self._moments(both, means, gap := self._gap(means))
-            return total.sum() / near.shape[1] + self.weight * self.margin * gap
-        view, sides, inputs = self._sides(view.with_table())
+            sums = _sums(Sides(near, torch.ones_like(near), far, torch.ones_like(far)))
+        else:
+            view, sides, inputs = self._sides(view.with_table())
 
-        def sums(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
-            """Return Σ e⁺, Σ e⁻ and the number of triplets."""
-            both = sides(d, positive, negative, *inputs)
-            return torch.cat([self._sums(both), both.near_count.sum().to(d.dtype)[None]])
+            def rows(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
+                return _sums(sides(d, positive, negative, *inputs))
 
-        def rows(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-            """Return the part of each anchor in variances and means, given both means and if the hinge is active."""
-            *chosen, means, gap = inputs
-            return self._moments(sides(d, positive, negative, *chosen), means, gap)
-
-        with torch.no_grad():
-            *totals, triplets = view.sum(sums, own=inputs)
-            means = torch.stack(totals) / (triplets + (triplets == 0))
-        gap = self._gap(means)
-        value = view.mean(rows, own=inputs, shared=(means, gap))
-        return value + self.weight * self.margin * gap * (triplets > 0)
+            sums = view.sum(rows, own=inputs)
+        triplets = sums[0].detach()
+        near, near_squares, far, far_squares = sums[1:] / (triplets + (triplets == 0))
+        variances = near_squares - near.square() + far_squares - far.square()
+        hinge = (near - far + self.margin).relu() * (triplets > 0)
+        return (variances + self.weight * hinge).to(view.dtype)
 
     def _sides(self, view: View) -> tuple[View, Callable[..., Sides], tuple[Tensor, ...]]:
         """Return a view, a function of its rows that returns both sides of the triplets, and its inputs."""
@@ -98,23 +89,6 @@ class GlobalLoss(MinedTriplets):
 
         return view, sides, inputs
 
-    def _sums(self, sides: Sides) -> Tensor:
-        """Return Σ e⁺ and Σ e⁻ over triplets."""
-        near, near_count, far, far_count = sides
-        return torch.stack([_sum(near, near_count).sum(), _sum(far, far_count).sum()])
-
-    def _gap(self, means: Tensor) -> Tensor:
-        """Return 1 where the hinge on the means is active, else 0; NaN where they are."""
-        distance = means[0] - means[1] + self.margin
-        return torch.where(distance.isnan(), distance, (distance > 0).to(means.dtype))
-
-    def _moments(self, sides: Sides, means: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum (e − mean)², whose derivative by the mean is 0, and the difference of e⁺ and e⁻ under the hinge."""
-        near, near_count, far, far_count = sides
-        pull = (near - means[0]).square() + self.weight * gap * near
-        push = (far - means[1]).square() - self.weight * gap * far
-        return _sum(pull, near_count) + _sum(push, far_count), near_count.sum(1)
-
 
 def _products(d: Tensor, positive: Tensor, negative: Tensor) -> Sides:
     """Return the sides of all triplets of each row: a pair is in as many as the row has pairs of the other kind."""
@@ -122,6 +96,14 @@ def _products(d: Tensor, positive: Tensor, negative: Tensor) -> Sides:
     return Sides(e, positive * n, e, negative * p)
 
 
-def _sum(x: Tensor, count: Tensor) -> Tensor:
-    """Return Σ count·x of each row, over what counts at all."""
-    return masked_sum(x * count, count > 0)
+def _sums(sides: Sides) -> Tensor:
+    """Return the number of triplets of a block, and Σ e and Σ e² over their positives and over their negatives."""
+    near, near_count, far, far_count = sides
+    # A variance is the difference of two sums, so these must not be rounded to float32.
+    wide = widest(near.device)
+    sums = [
+        torch.where(count > 0, x * count, 0).sum(dtype=wide)
+        for e, count in ((near, near_count), (far, far_count))
+        for x in (e, e.square())
+    ]
+    return torch.stack([near_count.sum(dtype=wide), *sums])

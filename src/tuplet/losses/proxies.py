@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss, check_one_positive
-from tuplet.losses.sharded import hold, sharded_softmax
+from tuplet.losses.sharded import local_parameter, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
@@ -28,16 +28,17 @@ class ProxyLoss(RowLoss):
 
     takes_gallery = False
     proxies: nn.Parameter
+    shard: range
 
     def __init__(self, num_classes: int, dim: int, centers: int = 1, sharded: bool = False) -> None:
         super().__init__()
         at_least(1, num_classes=num_classes, dim=dim, centers=centers)
         self.num_classes, self.sharded = num_classes, sharded
-        self._shard, self._processes = range(num_classes), 1
+        self.shard, self._processes = range(num_classes), 1
         if sharded and dist.is_available() and dist.is_initialized():
             group = ProcessGroup()
-            self._shard, self._processes = range(*group.shares(num_classes)[group.rank]), group.world
-        own = range(self._shard.start * centers, self._shard.stop * centers)
+            self.shard, self._processes = range(*group.shares(num_classes)[group.rank]), group.world
+        own = range(self.shard.start * centers, self.shard.stop * centers)
         self.proxies = nn.Parameter(_random_directions(num_classes * centers, dim, own))
 
     def arrange(self, view: View) -> View:
@@ -76,14 +77,9 @@ class ProxyLoss(RowLoss):
         labels = torch.arange(proxies.shape[0], device=view.labels.device) // self.centers + self.shard.start
         return self.held(view, proxies).to(view.dtype), labels
 
-    @property
-    def shard(self) -> range:
-        """The classes whose proxies this process holds: all, unless the loss is sharded."""
-        return self._shard
-
     def held(self, view: View, parameter: Tensor) -> Tensor:
         """Return a parameter for a view: one that every process holds, or the share of this process."""
-        return hold(parameter, view) if self.sharded else view.learned(parameter)
+        return local_parameter(parameter, view) if self.sharded else view.learned(parameter)
 
 
 class ProxyNCALoss(ProxyLoss):

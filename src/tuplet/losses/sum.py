@@ -47,7 +47,6 @@ class SumLoss(RowLoss):
             raise ValueError(
                 f"the parts of SumLoss need different batches, {' and '.join(sorted(needs))}; choose losses of one kind"
             )
-        self._batch: Batch = next(iter(needs), "classes")
 
     @property
     def parts(self) -> list[RowLoss]:
@@ -57,7 +56,7 @@ class SumLoss(RowLoss):
     @property
     def batch(self) -> Batch:  # type: ignore[override]
         """The batches that the most particular part needs."""
-        return self._batch
+        return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
 
     @property
     def takes_gallery(self) -> bool:  # type: ignore[override]

@@ -10,7 +10,6 @@ from tuplet.models.known_weights import KNOWN
 from tuplet.models.parameter_groups import param_groups
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.models.text import TextEncoder
-from tuplet.models.weights import classifier
 
 __all__ = [
     "ALIASES",
@@ -21,7 +20,6 @@ __all__ = [
     "Embedder",
     "Preprocessing",
     "TextEncoder",
-    "classifier",
     "create",
     "export_model",
     "export_onnx",

@@ -1,17 +1,15 @@
 """Weight files: read them, recognise their network, and load them into a backbone."""
 
-import os
 import pickle
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
-from tuplet.errors import did_you_mean, first_line
-from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of
+from tuplet.errors import first_line
+from tuplet.models.architectures import ARCHITECTURES, options_of
 from tuplet.models.backbone import Backbone, State
-from tuplet.models.find_weights import architecture_of, find_file, recognise
+from tuplet.models.find_weights import architecture_of, recognise
 
 
 def read(path: Path) -> State:
@@ -102,28 +100,3 @@ def _fits(architecture: str, state: State) -> bool:
         return not differences(_used(backbone, state), backbone.state_dict())
     except (KeyError, RuntimeError):  # names of this network for tensors of other shapes
         return False
-
-
-def classifier(architecture: str, weights: str | os.PathLike[str]) -> nn.Linear:
-    """Return the linear classifier of published weights: mean-pooled features (N, C) to logits (N, classes).
-
-    Args:
-        architecture: the name of a built-in backbone.
-        weights: as for `models.create`.
-
-    Raises:
-        ValueError: there is no such backbone, or the file has no classifier.
-    """
-    architecture = ALIASES.get(architecture, architecture)
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"there is no built-in backbone {architecture!r}; {did_you_mean(architecture, ARCHITECTURES)}")
-    path, _ = find_file(weights, architecture)
-    backbone = build(architecture, {})
-    state = backbone.translate(read(path))
-    try:
-        weight, bias = state[f"{backbone.classifier}.weight"], state[f"{backbone.classifier}.bias"]
-    except KeyError as error:
-        raise ValueError(f"{path} holds no classifier: {error} is missing; give a file with all layers") from error
-    linear = nn.Linear(weight.shape[1], weight.shape[0])
-    linear.load_state_dict({"weight": weight, "bias": bias})
-    return linear

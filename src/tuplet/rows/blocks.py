@@ -20,6 +20,13 @@ from tuplet.rows import paths
 from tuplet.rows.checks import check_rows, hidden_parameter, refuse_hidden_parameters
 from tuplet.rows.gradients import Gradients, first_derivative
 from tuplet.rows.masks import block_negatives, block_positives, without_itself
+from tuplet.rows.rules import Block, Rule, keep_pairs
+
+# Saved-tensor hooks would see the table of every block; torch raises this where there are any.
+_NO_HOOKS = (
+    "a loss cannot be computed under saved-tensor hooks, such as save_on_cpu's or those of "
+    "checkpoint(use_reentrant=False); call it outside of them: it holds one block of its table at a time"
+)
 
 
 @dataclass
@@ -29,7 +36,12 @@ class Reduction:
     rows: Callable[..., Any]
     """rows(table, positive, negative, *own, *other, *shared) returns what `reduce` says."""
     reduce: paths.Reduce
+    rule: Rule | None
+    """Chooses the pairs that `rows` gets."""
+    seen: int
+    """The number of extra inputs, the first ones, that only the rule gets."""
     geometry: geo.Geometry
+    dim: int
     same: Callable[[Tensor, Tensor], Tensor]
     block_rows: int
     start: int
@@ -101,7 +113,7 @@ def reduce_blocks(
     for a, b in task.blocks():
         raw = geo.raw_table(q.block(a, b), g, task.geometry)
         compiled = task.compiled and raw.entries.numel() >= least
-        step = (_compiled_step(_kind(task.rows)) if compiled else _step)(
+        step = (_compiled_step((type(task.rule), *_kind(task.rows))) if compiled else _step)(
             task,
             wanted,
             a,
@@ -137,15 +149,18 @@ def _step(
     """Reduce a block that begins at query `start`, and differentiate it by its table and by the extras that move."""
     positive = block_positives(task.same, labels, gallery_labels, valid, task.member, start)
     negative = block_negatives(positive, valid, task.member, start)
-    table, moves = raw.table(), wanted[2:]
-    moving = any(wanted)
+    table, moving = raw.table(), any(wanted)
+    if task.rule is not None:
+        block = Block(table, positive, negative, task.geometry, task.dim)
+        positive, negative = keep_pairs(task.rule, block, extras[: task.seen])
+    extras, moves = extras[task.seen :], wanted[2 + task.seen :]
     if not moving and (not task.parameters or torch.compiler.is_compiling()):
         result, count = _reduced(task, task.rows(table, positive, negative, *extras), table)
         return _Step(result, count, None, ())
     if torch.compiler.is_compiling():
         result, count, gradients = _vjp(task, table, positive, negative, extras, moves, cotangent)
     else:
-        with torch.enable_grad(), disable_saved_tensors_hooks("saved tensor hooks would see every table"):
+        with torch.enable_grad(), disable_saved_tensors_hooks(_NO_HOOKS):
             leaf = table.detach().requires_grad_(moving)
             inputs = [x.detach().requires_grad_(moved) for x, moved in zip(extras, moves, strict=True)]
             result, count = _reduced(task, task.rows(leaf, positive, negative, *inputs), table)

@@ -17,6 +17,7 @@ from torch.utils._triton import has_triton
 from tuplet.errors import did_you_mean, warn
 from tuplet.rows import geometry as geo
 from tuplet.rows.masks import equal_labels
+from tuplet.rows.rules import marking
 
 if TYPE_CHECKING:
     from tuplet.rows.view import View
@@ -105,9 +106,11 @@ class Work:
 
     @cached_property
     def program(self) -> Any:
-        """The fused program of the row function, or None."""
+        """The fused program of the row function behind its mining rule, or None."""
         assert self.rows is not None
-        return fused.program_for(self.rows, self.view.queries.device) if fused else None
+        rule = self.view.rule
+        rows = self.rows if rule is None else marking(rule, self.rows, self.view)
+        return fused.program_for(rows, self.view.queries.device) if fused else None
 
 
 # When a path pays, and what prevents it.

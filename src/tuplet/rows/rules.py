@@ -1,6 +1,6 @@
 """Mining rules as the engine sees them: their inputs, and the row functions that apply them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -63,22 +63,25 @@ class Rule(Protocol):
         """Return the masks of the positives and negatives to keep, or the columns (R, K) of a negative per positive."""
 
 
-def marking(rule: Rule, rows: Callable[..., Any], seen: int, view: "View") -> Callable[..., Any]:
-    """Return a row function that applies a rule and calls `rows` with the masks of the pairs that it keeps."""
+def keep_pairs(rule: Rule, block: Block, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the masks of the positives and of the negatives that a rule keeps, given its inputs."""
+    kept = rule(block, *inputs)
+    if not rule.names:
+        check_kept(kept, block.table, rule)
+        return kept
+    check_named(kept, inputs[0], rule)
+    votes = torch.zeros_like(block.negative, dtype=torch.uint8)
+    votes = votes.scatter_reduce(1, kept, inputs[1].to(torch.uint8), "amax")
+    return block.positive, block.negative.logical_and(votes)
+
+
+def marking(rule: Rule, rows: Callable[..., Any], view: "View") -> Callable[..., Any]:
+    """Return a row function that applies a rule without inputs before `rows`, to be traced as a whole."""
     # Close over settings only: a view holds other tensors at each call, which would change the cache key.
     geometry, dim = view.geometry, view.queries.shape[1]
 
-    def marked(table: Tensor, positive: Tensor, negative: Tensor, *extras: Tensor) -> Any:
-        block = Block(table.detach(), positive, negative, geometry, dim)
-        kept = rule(block, *extras[:seen])
-        if rule.names:
-            check_named(kept, extras[0], rule)
-            votes = torch.zeros_like(negative, dtype=torch.uint8)
-            votes = votes.scatter_reduce(1, kept, extras[1].to(torch.uint8), "amax")
-            kept = positive, negative.logical_and(votes)
-        else:
-            check_kept(kept, table, rule)
-        return rows(table, *kept, *extras[seen:])
+    def marked(table: Tensor, positive: Tensor, negative: Tensor) -> Any:
+        return rows(table, *keep_pairs(rule, Block(table.detach(), positive, negative, geometry, dim), ()))
 
     return marked
 

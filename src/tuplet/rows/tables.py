@@ -16,8 +16,7 @@ def whole_table(queries: Tensor, geometry: geo.Geometry, moves_gallery: bool) ->
     tensor([[0., 5.],
             [5., 0.]])
     """
-    with torch.autocast(queries.device.type, enabled=False):
-        return _WholeTable.apply(queries, geometry, moves_gallery)
+    return _WholeTable.apply(queries, geometry, moves_gallery)
 
 
 class _WholeTable(torch.autograd.Function):

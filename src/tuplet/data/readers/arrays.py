@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
 
 import numpy as np
 import torch
-from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tuplet.data.dataset import Dataset
+from tuplet.data.files import TorchItem
 from tuplet.errors import first_line
 from tuplet.labels import label_array
 from tuplet.progress import track
@@ -125,53 +124,13 @@ def from_torch(dataset: Any, splits: Iterable[str] | None = None) -> Dataset:
         targets = _plain(dataset[i][1] for i in track(range(count), "reading labels"))
     are_names = label_array(targets, names=True).dtype.kind == "U"
     numbers, names = numbered(targets, None if classes is None or are_names else [str(name) for name in classes])
-    images = [Item(dataset, i) for i in range(count)]
+    images = [TorchItem(dataset, i) for i in range(count)]
     return Dataset(numbers, names, images=images, splits=None if splits is None else tuple(splits))
 
 
 def _plain(labels: Iterable[Any]) -> list[Any]:
     """Return labels as Python's numbers and text."""
     return [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
-
-
-def _pixels(value: Any, name: str) -> np.ndarray:
-    """Return an image of a torch dataset as uint8 (H, W, 3)."""
-    pixels = torch.as_tensor(value)
-    if pixels.ndim == 2:
-        pixels = pixels[None]
-    if pixels.ndim == 3 and pixels.shape[0] not in (1, 3) and pixels.shape[2] in (1, 3):
-        pixels = pixels.permute(2, 0, 1)
-    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
-        raise ValueError(f"{name} is a tensor of shape {tuple(pixels.shape)}; images are (3, H, W)")
-    if pixels.is_floating_point():
-        if float(pixels.min()) < 0 or float(pixels.max()) > 1:
-            raise ValueError(
-                f"{name} has floats from {float(pixels.min()):g} to {float(pixels.max()):g}; give uint8, or floats "
-                "from 0 to 1, without a mean subtracted"
-            )
-        pixels = (pixels * 255).round()
-    return pixels.to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-
-
-@dataclass(frozen=True)
-class Item:
-    """The image of an item of a torch dataset, read when it is needed."""
-
-    dataset: Any
-    index: int
-
-    @property
-    def name(self) -> str:
-        """The name of the item."""
-        return f"{type(self.dataset).__name__}/{self.index}"
-
-    def __str__(self) -> str:
-        return f"number {self.index} of the {type(self.dataset).__name__}"
-
-    def read(self) -> Image.Image:
-        """Return the image."""
-        value = self.dataset[self.index][0]
-        return value if isinstance(value, Image.Image) else Image.fromarray(_pixels(value, str(self)))
 
 
 def features_file(path: Path) -> Dataset:

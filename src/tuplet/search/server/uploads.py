@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tuplet.images.crop import CentreCrop
-from tuplet.images.process import RefusedImageError, make_decoder
+from tuplet.images.decoding_pool import RefusedImageError, make_decoder
 from tuplet.search.server.limits import Limits, RefusalError, busy
 
 #: Images that are decoded at the same time, each in a process of its own.

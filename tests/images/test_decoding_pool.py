@@ -18,7 +18,7 @@ import crafted
 from crafted import saved
 from tuplet.images import limits
 from tuplet.images.crop import CentreCrop
-from tuplet.images.process import DecodingPool, LocalDecoder, RefusedImageError, make_decoder
+from tuplet.images.decoding_pool import DecodingPool, LocalDecoder, RefusedImageError, make_decoder
 
 CROP = CentreCrop(48, 64, "shorter")
 
@@ -147,7 +147,7 @@ def test_memory_is_limited_even_where_a_decoder_takes_more(pool):
 PARENT = """
 import sys, time
 from tuplet.images.crop import CentreCrop
-from tuplet.images.process import DecodingPool
+from tuplet.images.decoding_pool import DecodingPool
 pool = DecodingPool(2, 50_000_000, 2.0, 2**30)
 pool.start()
 print(*(each._process.pid for each in pool._processes), flush=True)

@@ -46,7 +46,7 @@ def refusal(error: Exception) -> RefusedImageError:
 
 
 @dataclass(frozen=True)
-class Rules:
+class DecodingLimits:
     """The limits of uploads: pixels and seconds of one, and bytes of memory for all that are decoded together.
 
     `lock` is the descriptor of a file that the workers lock.
@@ -63,7 +63,7 @@ class LocalDecoder:
 
     >>> LocalDecoder().decode(b"GIF87a", CentreCrop(8, 8))
     Traceback (most recent call last):
-    tuplet.images.process.RefusedImageError: ...
+    tuplet.images.decoding_pool.RefusedImageError: ...
     """
 
     def start(self) -> None:
@@ -116,8 +116,8 @@ class DecodingPool:
 
     def __init__(self, count: int, pixels: int, seconds: float, memory: int) -> None:
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115
-        rules = Rules(pixels, seconds, memory, self._lock.fileno())
-        self._processes = [_Process(rules) for _ in range(count)]
+        allowed = DecodingLimits(pixels, seconds, memory, self._lock.fileno())
+        self._processes = [_Process(allowed) for _ in range(count)]
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()  # the last one used has its code in the cache
         for process in self._processes:
             self._idle.put(process)
@@ -162,8 +162,8 @@ def _close(processes: "list[_Process]", lock: IO[bytes]) -> None:
 class _Process:
     """A process that decodes one image at a time."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules, self._is_closed, self._changing = rules, False, threading.Lock()
+    def __init__(self, allowed: DecodingLimits) -> None:
+        self._allowed, self._is_closed, self._changing = allowed, False, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -172,13 +172,13 @@ class _Process:
             if not self._is_closed and (self._process is None or self._process.poll() is not None):
                 if self._process is not None:
                     self._end(self._process)
-                options = ["-P", "-W", "ignore", "-m", "tuplet.images.worker"]
+                options = ["-P", "-W", "ignore", "-m", "tuplet.images.decoding_worker"]
                 self._process = subprocess.Popen(
-                    [sys.executable, *options, json.dumps(asdict(self._rules))],
+                    [sys.executable, *options, json.dumps(asdict(self._allowed))],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
-                    pass_fds=[self._rules.lock],
+                    pass_fds=[self._allowed.lock],
                     process_group=0,  # ctrl-C is for the server, which ends this process when it is done
                 )
 
@@ -216,7 +216,7 @@ class _Process:
         status = self._end(self._process)  # it may have answered nonsense
         self.start()
         if status == -signal.SIGALRM:
-            return RefusedImageError("slow", f"it takes over {self._rules.seconds:g} s to decode")
+            return RefusedImageError("slow", f"it takes over {self._allowed.seconds:g} s to decode")
         return RefusedImageError("broken", "the decoder failed")
 
     @staticmethod
