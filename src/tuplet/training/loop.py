@@ -15,6 +15,7 @@ from tuplet.data import Batch, batches
 from tuplet.errors import spell, warn
 from tuplet.models import Embedder
 from tuplet.progress import silent, track
+from tuplet.signals import RAISING
 from tuplet.training.checkpoint import Progress, TrainState
 from tuplet.training.data import Examples
 from tuplet.training.diagnostics import (
@@ -29,7 +30,6 @@ from tuplet.training.ema import AVERAGES, averages
 from tuplet.training.evaluate import embed_shared, map_at_r, recalls
 from tuplet.training.events import Events
 from tuplet.training.folder import CHECKPOINT, RunFolder
-from tuplet.training.interrupt import stop
 from tuplet.training.optimizer import set_lr
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
@@ -59,8 +59,8 @@ class Loop:
         #: The loss of the latest `train` event.
         self.logged_loss = math.nan
         self.collapse_warned = False
-        #: The time that the latest evaluation took, and the time of the latest checkpoint.
-        self.evaluation_seconds, self.saved_at = 0.0, time.perf_counter()
+        #: The time that the latest evaluation took, and the times of the latest checkpoint and of the first full speed.
+        self.evaluation_seconds, self.saved_at, self.warm_at = 0.0, time.perf_counter(), 0.0
 
     def train(self, interrupted: Callable[[], int] = lambda: 0) -> None:
         """Train to the last step, or stop early if `patience` runs out or `interrupted()` returns a signal."""
@@ -89,10 +89,7 @@ class Loop:
                 norm = self._collect(leave=0 if log or evaluate or checkpoint else 1)
                 progress.busy_seconds += time.perf_counter() - step_started
                 progress.seconds = time.perf_counter() - started
-                if step - first == WARM:
-                    warm_at = time.perf_counter()
-                elif step - first == ESTIMATE_AFTER:
-                    self._estimate((time.perf_counter() - warm_at) / (ESTIMATE_AFTER - WARM))
+                self._estimate(step - first)
                 if log:
                     self._log(lr, norm)
                 best = self._evaluate() if evaluate else None
@@ -101,7 +98,7 @@ class Loop:
                 if signal := interrupted():
                     self._collect()
                     self._checkpoint()
-                    stop(signal)
+                    RAISING[signal](signal, None)
         # A killed run may have passed the last step already, if it is resumed with fewer steps.
         if progress.last_evaluation < progress.step:
             self._checkpoint(self._evaluate())
@@ -240,8 +237,13 @@ class Loop:
         self.evaluation_seconds = time.perf_counter() - began
         return self.world.broadcast(found)
 
-    def _estimate(self, step_seconds: float) -> None:
-        """Log how long the rest takes: steps and evaluations."""
+    def _estimate(self, done: int) -> None:
+        """Log once, after the first steps, how long the rest takes: steps and evaluations."""
+        if done == WARM:
+            self.warm_at = time.perf_counter()
+        if done != ESTIMATE_AFTER:
+            return
+        step_seconds = (time.perf_counter() - self.warm_at) / (ESTIMATE_AFTER - WARM)
         settings, left = self.settings, self.settings.steps - self.state.progress.step
         evaluations = math.ceil(left / settings.evaluate_every) + (len(AVERAGES) if settings.wise_ft else 0)
         minutes = (left * step_seconds + evaluations * self.evaluation_seconds) / 60

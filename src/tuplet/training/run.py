@@ -18,6 +18,7 @@ from tuplet.errors import spell
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
+from tuplet.signals import delay_signals
 from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, take_shards
 from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
@@ -25,7 +26,6 @@ from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.evaluate import embed_shared, load_best, write_result
 from tuplet.training.events import Callback, Events, NoEvents, check_tracker, start_tracker
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
-from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import make_optimizer, make_scaler
@@ -181,7 +181,7 @@ def _fit(
             with folder.explain_damage():
                 state.restore(saved, shards, world)
         # Several processes would stop after different steps, and could write no common checkpoint.
-        with delay_interrupt(enabled=not world.is_distributed) as interrupted:
+        with delay_signals(enabled=not world.is_distributed) as interrupted:
             Loop(plan, examples, state, folder, events).train(interrupted)
         write_result(plan, examples, state, folder, events)
     finally:
