@@ -14,7 +14,6 @@ from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
     from tuplet.data import Dataset
-    from tuplet.models import Embedder
 
 
 def evaluate(
@@ -58,7 +57,6 @@ def evaluate(
     if data is None and run is not None:
         data, options = data_of_run(model, run["data"]), {**run.get("opened_with", {}), **options}
     opened = datasets.open(data or "", **options)
-    _check_inputs(embedder, opened, model)
     settings = (run or {}).get("settings", {})
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
@@ -90,21 +88,6 @@ def data_of_run(run: Path, source: str, command: str = "evaluate") -> str:
         return source
     lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
     raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet {command} {quote(str(run))} DATA")
-
-
-def _check_inputs(embedder: "Embedder", data: "Dataset", model: Path) -> None:
-    """Raise a ValueError if the data are images and the embedder takes vectors, or the reverse, or of another width."""
-    kinds = "feature vectors", "images"
-    takes, given = kinds[embedder.preprocessing is not None], kinds[data.images is not None]
-    name = Path(data.source or "the data").name
-    if takes != given:
-        raise ValueError(f"the embedder in {model} takes {takes}, and {name} contains {given}; give {takes}")
-    width = embedder.config.options.get("features")
-    if data.features is not None and width not in (None, data.features.shape[1]):
-        raise ValueError(
-            f"the embedder in {model} takes vectors of {width} numbers, and those of {name} have "
-            f"{data.features.shape[1]}; give vectors of {width} numbers"
-        )
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

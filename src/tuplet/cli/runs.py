@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tuplet import models
 from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
-from tuplet.errors import did_you_mean, first_line
+from tuplet.errors import did_you_mean
 from tuplet.models import Embedder
 from tuplet.models.storage import CONFIG
 from tuplet.reports.run import read_about
+from tuplet.training.distributed import usable_device
 
 
 def load_embedder(model: Path, device: str | None = None) -> Embedder:
@@ -59,21 +58,6 @@ def load_image_embedder(model: Path, device: str | None) -> Embedder:
     if embedder.preprocessing is None:
         raise ValueError(f"the embedder in {model} takes feature vectors, not images; use tuplet.load in Python")
     return embedder
-
-
-def usable_device(name: str | None) -> str:
-    """Return the device of that name, or a GPU or the CPU without a name; raise a ValueError if it cannot be used.
-
-    >>> usable_device("cpu")
-    'cpu'
-    """
-    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = first_line(error).rstrip(".")
-        raise ValueError(f"the device {device!r} cannot be used: {reason}; leave out --device or use cpu") from error
-    return device
 
 
 def default_folder(data: str, ending: str = "") -> Path:

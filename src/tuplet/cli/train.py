@@ -70,11 +70,10 @@ def _train(
     from tuplet import data as datasets
     from tuplet import reports
     from tuplet.cli.evaluate import print_metrics
-    from tuplet.cli.runs import default_folder, usable_device
+    from tuplet.cli.runs import default_folder
     from tuplet.training.checkpoint import plain_settings
     from tuplet.training.plan import resolve_settings
 
-    usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     recipe, settings = read_options(config, recipe, settings)
     if print_config:

@@ -61,11 +61,10 @@ def _tune(
     """
     from tuplet import data as datasets
     from tuplet import reports, training
-    from tuplet.cli.runs import default_folder, usable_device
+    from tuplet.cli.runs import default_folder
     from tuplet.reports.tuning import describe, gain_over_first, metric_title, ranked
 
     folder = default_folder(data, "_tuning") if out is None else out
-    usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     recipe, fixed = read_options(config, recipe, settings)
     found = training.tune(opened, folder, trials, minutes=minutes, seeds=seeds, recipe=recipe, resume=resume, **fixed)

@@ -25,6 +25,7 @@ from tuplet.training.data import Examples, query_mask
 from tuplet.training.distributed import World
 from tuplet.training.events import Events
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
+from tuplet.training.model import check_kind_of_data
 from tuplet.training.papers import recall_ks
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
@@ -85,6 +86,7 @@ def measure(
     unreadable: OnError,
 ) -> dict[str, Any]:
     """Embed all examples of a dataset and compute every metric."""
+    check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
     store = datasets.load(data, on_error=unreadable, crop=crop)
     vectors = embed_store(embedder, store).float().cpu()
