@@ -166,12 +166,12 @@ def best_seconds(timed: list[Timed], device: str, limit: float) -> dict[str, flo
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as a table of images a second."""
     labels = list(dict.fromkeys(label for row in rows for label in row["images_per_second"]))
-    lines = [f"| network | {' | '.join(labels)} |", "| --- |" + " --- |" * len(labels)]
-    for row in rows:
-        speeds = row["images_per_second"]
-        cells = [common.number(speeds[label]) if label in speeds else "–" for label in labels]
-        lines.append(f"| {row['network']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    speeds = {row["network"]: row["images_per_second"] for row in rows}
+    cells = [
+        [name, *(common.number(found[label]) if label in found else "–" for label in labels)]
+        for name, found in speeds.items()
+    ]
+    return common.table(["network", *labels], cells)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import common
-from common import number
+from common import number, table
 from gpu_targets import Results, Row, duration, step_share, targets
 from loss_peers import DIM, MANY_SIZES, METHOD
 from performance_chart import chart
@@ -35,10 +35,6 @@ def cells(row: Row, results: Results) -> list[str]:
     else:
         found += [row.get("left_out") or "–", "–"]
     return [*found, number(ours["mib"]), number(peer["mib"]) if peer else "–"]
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def by_size(results: Results) -> str:

@@ -286,7 +286,7 @@ def _commands(results: Results) -> str:
         "",
         "```sh",
         f"python benchmarks/protocols.py --stage {' '.join(protocols.STAGES)} --dataset cub200 cars196",
-        "python benchmarks/remeasure.py --out folder --processes 5  # six rows of each dataset again, beside these",
+        "python benchmarks/remeasure.py --out folder  # six rows of each dataset again, beside these",
         "```",
     ]
     return "\n".join(lines) if examples else ""

@@ -117,15 +117,14 @@ WAYS = {
 
 
 def report(rows: dict[str, dict[str, float]], images: int, versions: dict[str, str]) -> str:
-    lines = [f"### {common.machine()}", "", f"{images:,} JPEG files of 500 × 400; torch {versions['torch']}.", ""]
-    lines += ["| way | first batch, s | images/s | peak memory, GiB |", "| --- | --- | --- | --- |"]
-    for way, title in WAYS.items():
-        row = rows[way]
-        first, memory = (
-            f"{row[name]:.{digits}f}" if name in row else "" for name, digits in (("first", 1), ("memory", 2))
-        )
-        lines.append(f"| {title} | {first} | {row['rate']:,.0f} | {memory} |")
-    return "\n".join(lines)
+    columns = {"first": "{:.1f}", "rate": "{:,.0f}", "memory": "{:.2f}"}
+    cells = [
+        [title, *(form.format(rows[way][name]) if name in rows[way] else "" for name, form in columns.items())]
+        for way, title in WAYS.items()
+    ]
+    found = common.table(["way", "first batch, s", "images/s", "peak memory, GiB"], cells)
+    about = f"{images:,} JPEG files of 500 × 400; torch {versions['torch']}."
+    return f"### {common.machine()}\n\n{about}\n\n{found}"
 
 
 def main() -> None:
