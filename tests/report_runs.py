@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import tuplet
 from tuplet import data as datasets
 from tuplet import evaluation
-from tuplet.training.data import query_mask
+from tuplet.training.split import query_mask
 
 SETTINGS = {"loss": "multi_similarity", "loss_options": {}, "model": "convnet", "dim": 8, "steps": 40, "seed": 0}
 

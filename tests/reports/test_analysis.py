@@ -9,7 +9,7 @@ from report_runs import image_run
 from tuplet.data import from_features
 from tuplet.reports import analysis
 from tuplet.reports.run import FinishedRun, read_run
-from tuplet.training.data import query_mask
+from tuplet.training.split import query_mask
 
 
 @pytest.fixture(scope="module")

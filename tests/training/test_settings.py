@@ -16,8 +16,9 @@ from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
 from tuplet.training.checkpoint import describe_module, plain_settings
 from tuplet.training.distributed import World
-from tuplet.training.plan import Default, make_plan, resolve_settings
+from tuplet.training.plan import make_plan
 from tuplet.training.recipes import recipe_for
+from tuplet.training.resolve import Default, resolve_settings
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "training.md"

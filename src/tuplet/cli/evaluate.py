@@ -72,8 +72,8 @@ def evaluate(
 
 def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     """Return the training or test examples, as the run has split the data."""
-    from tuplet.training.data import SPLIT_OPTIONS, select_measured, split_examples
     from tuplet.training.settings import Settings
+    from tuplet.training.split import SPLIT_OPTIONS, select_measured, split_examples
 
     own = {name: settings[name] for name in SPLIT_OPTIONS if name in settings}
     split = split_examples(data, Settings(**own))

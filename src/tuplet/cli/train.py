@@ -72,7 +72,7 @@ def _train(
     from tuplet.cli.evaluate import print_metrics
     from tuplet.cli.runs import default_folder
     from tuplet.training.checkpoint import plain_settings
-    from tuplet.training.plan import resolve_settings
+    from tuplet.training.resolve import resolve_settings
 
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     recipe, settings = read_options(config, recipe, settings)

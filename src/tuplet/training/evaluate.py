@@ -21,7 +21,7 @@ from tuplet.errors import opt, warn
 from tuplet.evaluation.retrieval import per_query
 from tuplet.models import Embedder
 from tuplet.training.checkpoint import Progress, TrainState
-from tuplet.training.data import Examples, query_mask
+from tuplet.training.data import Examples
 from tuplet.training.distributed import World
 from tuplet.training.events import Events
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
@@ -29,6 +29,7 @@ from tuplet.training.model import check_kind_of_data
 from tuplet.training.papers import recall_ks
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
+from tuplet.training.split import query_mask
 
 _logger = logging.getLogger("tuplet")
 #: Resamples of the queries, and the confidence of the interval that they give.

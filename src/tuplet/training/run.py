@@ -29,7 +29,8 @@ from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import make_optimizer, make_scaler
-from tuplet.training.plan import Default, Plan, describe_choices, given_options, make_plan, plan_final, resolve_settings
+from tuplet.training.plan import Plan, make_plan, plan_final
+from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
 from tuplet.training.sampler import largest_class, make_sampler, warn_of_small_classes
 
 _logger = logging.getLogger("tuplet")
