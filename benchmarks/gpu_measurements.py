@@ -33,8 +33,6 @@ from loss_peers import CASES, DIM, Case, batch
 from tuplet import losses, models
 from tuplet.errors import first_line
 
-#: The peer is left out if it is estimated to need more than this.
-PEER_GIB = 100.0
 #: The rows that the baseline multiplies at once, and how many such blocks stand for a large batch.
 PRODUCT_ROWS, PRODUCT_BLOCKS = 4096, 16
 
@@ -107,9 +105,6 @@ def prepare(case: Case, size: int, dtype: torch.dtype, device: str) -> tuple[Cal
 
 def measure_peer(case: Case, size: int, dtype: torch.dtype, device: str) -> Iterator[dict[str, Any]]:
     """Measure the peer on the same batch, in float32 if it does not take the type."""
-    if case.peer_bytes(size) > PEER_GIB * 2**30:
-        yield {"left_out": f"over {PEER_GIB:g} GiB"}
-        return
     # The result if this process is stopped during the measurement.
     yield {"left_out": "not done in time"}
     found: dict[str, Any] = {}

@@ -98,9 +98,6 @@ def test_a_measured_peer_keeps_no_memory(bench, fails):
     jobs, taken = bench("gpu_measurements"), []
 
     class Peer:
-        def peer_bytes(self, size):
-            return 0.0
-
         def peer_step(self, size, device, dtype):
             batch = torch.zeros(size)
 
