@@ -105,9 +105,9 @@ def test_a_lost_file_is_a_clear_error(folder, name):
 @pytest.mark.parametrize("name", ["data", "settings"])
 def test_a_run_json_without_an_entry_is_a_sentence(tmp_path, name):
     path = tmp_path / "run.json"
-    for content in ({"data": "here", "settings": {}} | {name: None}, [], "text", {}):
+    for content in ({"data": "here", "settings": {}, "tuplet": "0"} | {name: None}, [], "text", {}):
         path.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"run\.json (does not name the|holds no JSON object) .*; train again$"):
+        with pytest.raises(ValueError, match=r"run\.json (is damaged: \w+ is|holds no JSON object) .*; train again$"):
             read_about(path)
 
 

@@ -134,7 +134,6 @@ def read_run(
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"
         )
     about, is_finished = read_about(folder / "run.json"), (folder / "evaluation.json").is_file()
-    _check(folder / "run.json", about, tuplet=str)
     events = _read_events(folder / "events.jsonl", is_finished)
     if not is_finished:
         return RunLog(folder, about, events)
@@ -226,11 +225,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read a run.json; raise an error if it lacks the data or the settings of the run."""
+    """Read a run.json; raise an error if it lacks what a report and an evaluation need."""
     about = read_json(path)
-    for name, kind in (("data", str), ("settings", dict)):
-        if not isinstance(about.get(name), kind):
-            raise ValueError(f"{path} does not name the {name} of the run; train again")
+    _check(path, about, data=str, settings=dict, tuplet=str)
     return about
 
 

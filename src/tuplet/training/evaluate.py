@@ -186,7 +186,7 @@ def queries_and_gallery(
     return vectors[rows], labels[is_query], rest
 
 
-def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events) -> None:
+def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events | None) -> None:
     """Measure the best embedder on the test split, compare it with the start, and write metrics and embeddings."""
     settings, world, progress, test = plan.settings, plan.world, state.progress, examples.test
     if test is None:
@@ -199,7 +199,7 @@ def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunF
     best = load_best(plan, progress, folder)
     after = embed_shared(best, test.store, world).float()
     mirrored = embed_shared(best, test.store, world, flip=True).float() if settings.flip_test else None
-    if not world.is_main:
+    if events is None:  # not the main process
         return
     metrics = all_metrics(after, test.data, examples.ks, settings.seed)
     if mirrored is not None:

@@ -24,7 +24,7 @@ from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.evaluate import embed_shared, load_best, write_result
-from tuplet.training.events import Callback, Events, NoEvents, check_tracker, start_tracker
+from tuplet.training.events import Callback, Events, check_tracker, start_tracker
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
@@ -169,7 +169,7 @@ def _fit(
         _logger.info("%s holds this run, finished after %s steps", folder.path, f"{progress.step:,}")
         return progress
     examples, state = build(plan)
-    events: Events = NoEvents()
+    events: Events | None = None  # of the main process
     if world.is_main:
         folder.prepare(new=saved is None, candidate=progress.candidate)
         about = {**about, "settings": plan.identity["settings"]}
@@ -186,7 +186,8 @@ def _fit(
             Loop(plan, examples, state, folder, events).train(interrupted)
         write_result(plan, examples, state, folder, events)
     finally:
-        events.close()
+        if events is not None:
+            events.close()
     return state.progress
 
 
