@@ -64,7 +64,6 @@ def search(
     from tuplet.images.decode import read_image
     from tuplet.models import TextEncoder
     from tuplet.search.filters import with_labels
-    from tuplet.search.ingest import file_of
     from tuplet.search.inputs import query_views
     from tuplet.search.sheet import contact_sheet
     from tuplet.training.distributed import usable_device
@@ -102,16 +101,22 @@ def search(
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         for name, hits in zip(names, results, strict=True):
-            print(name if hits else f"{name}: nothing in the index matches")
-            labels = ["" if hit.label is None else str(hit.label) for hit in hits]
-            files = [file_of(hit.metadata).get("path", hit.id) for hit in hits]
-            scores = [f"{hit.score:.4f}" for hit in hits]
-            rows = list(zip(scores, labels, files, strict=True))
-            if rows:
-                print_table(("score", "label", "image"), rows, numbers=("score",))
+            _print_hits(name, hits)
     if sheet is not None:
         shown = [read_image(path) for path in (paths[:1] if together else paths)]
         _save_sheet(contact_sheet(opened, shown, results), sheet)
+
+
+def _print_hits(query: str, hits: "Sequence[Hit]") -> None:
+    from tuplet.search.ingest import file_of
+
+    print(query if hits else f"{query}: nothing in the index matches")
+    rows = [
+        (f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), file_of(hit.metadata).get("path", hit.id))
+        for hit in hits
+    ]
+    if rows:
+        print_table(("score", "label", "image"), rows, numbers=("score",))
 
 
 def _save_sheet(image: "Image.Image", path: Path) -> None:

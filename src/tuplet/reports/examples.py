@@ -19,8 +19,9 @@ FILE, _ABOUT = "examples.zip", "examples.json"
 class ShownExamples:
     """What a report shows of the test examples, from the dataset or from what the run has kept of it.
 
-    `indices` are their positions in the dataset; `class_names` and `files` have an entry for each. `images` are the
-    thumbnails that were drawn, as WebP, by their side in pixels and the row of the example.
+    `indices` are their positions in the dataset. `class_names` have no folder that contains all classes; `files` are
+    relative to the dataset, or numbers if it has no files. `images` are the thumbnails that were drawn, as WebP, by
+    their side in pixels and the row of the example.
     """
 
     indices: Sequence[int]

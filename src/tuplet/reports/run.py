@@ -68,19 +68,6 @@ class FinishedRun(RunLog):
         start = self.metrics.get("start")
         return {**({"before training": start} if start else {}), **self.metrics.get("baselines", {})}
 
-    @property
-    def has_images(self) -> bool:
-        """True if the report can show images."""
-        return self.shown.has_images
-
-    def class_name(self, row: int) -> str:
-        """Return the name of the class of a row, without the folder that contains all classes."""
-        return self.shown.class_names[row]
-
-    def example(self, row: int) -> str:
-        """Return the file of a row, relative to the dataset, or its number if the dataset has no files."""
-        return self.shown.files[row]
-
     @cached_property
     def targets(self) -> Tensor:
         """The labels by which examples are the same: (N, L), padded with −1; L is 1 unless examples have several."""
