@@ -19,7 +19,7 @@ from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
 from tuplet.signals import delay_signals
-from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, take_shards
+from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run
 from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
@@ -158,7 +158,7 @@ def _fit(
     world, progress = plan.world, Progress()
     saved = folder.read_checkpoint() if world.is_main and resume else None
     with folder.explain_damage():
-        shards = take_shards(saved)
+        shards = {} if saved is None else saved.pop("shards")
     saved = world.broadcast(saved)
     if saved is not None:
         with folder.explain_damage():
