@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -44,20 +42,13 @@ def evaluate(
       tuplet evaluate runs/faces lfw/               pairs in ten folds, closed and open set
       tuplet evaluate runs/photos --json > metrics.json
     """
-    from tuplet import data as datasets
-    from tuplet.cli.runs import load_embedder, read_run_json
+    from tuplet.cli.runs import load_embedder, open_data, read_run_json
     from tuplet.training.evaluate import choose_examples, measure
     from tuplet.training.papers import recall_ks
 
     embedder = load_embedder(model, device)
-    run = read_run_json(model)
-    if data is None and run is None:
-        raise ValueError(f"{model} is not a run; name the data: tuplet evaluate {quote(str(model))} DATA")
-    options = open_options(columns, pattern, boxes)
-    if data is None and run is not None:
-        data, options = data_of_run(model, run["data"]), {**run.get("opened_with", {}), **options}
-    opened = datasets.open(data or "", **options)
-    settings = (run or {}).get("settings", {})
+    opened = open_data(model, data, "evaluate", **open_options(columns, pattern, boxes))
+    settings = (read_run_json(model) or {}).get("settings", {})
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
     unreadable = settings.get("unreadable", "stop")
@@ -67,7 +58,7 @@ def evaluate(
     else:
         print_metrics(metrics)
     if opened.protocol == "lfw" and opened.pairs is None:
-        print_stderr(f"warning: {data} has no pairs.txt, so no pairs are verified; put LFW's list into it")
+        print_stderr(f"warning: {opened.source} has no pairs.txt, so no pairs are verified; put LFW's list into it")
 
 
 def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
@@ -80,14 +71,6 @@ def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     if on == "train":
         return data.select(split.train)
     return select_measured(data, split.test, split.test_gallery)
-
-
-def data_of_run(run: Path, source: str, command: str = "evaluate") -> str:
-    """Return the data that a run was trained on; raise a FileNotFoundError if they cannot be opened."""
-    if source == "glyphs" or Path(source).exists():
-        return source
-    lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
-    raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet {command} {quote(str(run))} DATA")
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
