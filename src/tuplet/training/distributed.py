@@ -194,11 +194,15 @@ def _lost_process(error: Exception) -> OSError | None:
 def usable_device(name: str | None) -> torch.device:
     """Return the device of that name, or a GPU or the CPU without a name; raise an error if it cannot be used.
 
+    "cuda" is the GPU that torchrun has assigned to this process, or the first one.
+
     >>> usable_device("cpu")
     device(type='cpu')
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # torch has no such device, or is built without it
         reason = first_line(error).rstrip(".")
@@ -217,8 +221,6 @@ def join_processes(device: str | None) -> World:
     if chosen.type not in ("cpu", "cuda"):
         raise OptionError(f"{opt('device')} is {device!r}, unsupported in training", "use cpu, cuda or cuda:1")
     if chosen.type == "cuda":
-        index = int(os.environ.get("LOCAL_RANK", 0)) if chosen.index is None else chosen.index
-        chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
         backend = "nccl" if chosen.type == "cuda" else "gloo"
