@@ -171,13 +171,13 @@ def minimal_steps(device: str, rounds: int = 1) -> Steps:
     warm_up(device)
     run = minimal_step(device)
     run()  # starts autograd's thread
-    every_core = cpu_affinity.available()
+    every_core = os.sched_getaffinity(0)
     for _ in range(rounds):
         yield None
         cpu_affinity.pin(os.getpid(), every_core)
-        cores: dict[str, Any] = {"free_ms": median_ms(run, device)}
-        if found := cpu_affinity.measure_cores(partial(median_ms, run, device)):
-            cores |= {"core_ms": list(found.values()), "quickest": cpu_affinity.fastest(found)}
+        free = median_ms(run, device)
+        found = cpu_affinity.measure_cores(partial(median_ms, run, device))
+        cores = {"free_ms": free, "core_ms": list(found.values()), "quickest": cpu_affinity.fastest(found)}
         yield 0, {"host": both_ms(run, device) | cores}
 
 

@@ -308,11 +308,3 @@ class TestCores:
         assert len(row["core_ms"]) == len(before)
         assert set(row["quickest"]) <= before
         assert row["row_ms"] > 0
-
-
-def test_systems_without_affinity_are_measured_without_pinning(bench, monkeypatch):
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    cores, jobs = bench("cpu_affinity"), bench("gpu_measurements")
-    assert cores.available() == []
-    cores.pin(os.getpid(), [])
-    assert row_of(jobs.minimal_steps("cpu"))["host"].keys() == {"ms", "row_ms", "free_ms"}
