@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tuplet.cli.errors import kept_with, when_stopped
 from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ def demo(
 
     import tuplet
     from tuplet import data, reports
-    from tuplet.training.folder import EVALUATION, RunFolder
+    from tuplet.training.folder import CHECKPOINT, EVALUATION, RunFolder
 
     # The network is so small that several threads are slower than one, above all on a busy machine.
     torch.set_num_threads(1)
     print("Drawing characters and training on half of them …", flush=True)
     glyphs = data.open("glyphs")
-    run = tuplet.train(glyphs, out, recipe="demo")
+    with when_stopped(lambda: kept_with(Path(out, CHECKPOINT))):
+        run = tuplet.train(glyphs, out, recipe="demo")
     print("Testing on the other half and writing the report …\n", flush=True)
     baselines = {"raw pixels": measure_pixels(glyphs)}
     RunFolder(run.folder).write_json(EVALUATION, {**run.metrics, "baselines": baselines})
