@@ -7,7 +7,7 @@ Weights are random: speed does not depend on them. On a GPU each network runs ea
 same name runs its own forward pass, with the same types, sizes and layout. A training step embeds a batch,
 back-propagates the multi-similarity loss and updates the weights with AdamW. On a CPU onnxruntime runs the exported
 file with the same number of threads. Each figure is the best of several repetitions, in turn. A run writes
-benchmarks/results/backbones_DEVICE.json and docs/models.md.
+benchmarks/results/backbones_DEVICE.json, on a GPU also docs/models.md.
 """
 
 import argparse
@@ -51,18 +51,16 @@ def main() -> None:
             "\n".join(f"{name}, {label}: {common.number(speed)} images/s" for label, speed in found.items()), flush=True
         )
     print(table(rows))
-    about = {"device": common.machine(device), "versions": common.versions("timm", "onnxruntime"), "rows": rows}
-    kind = device.partition(":")[0]
-    common.save(f"backbones_{kind}", about)
-    write_page(kind, about)
-
-
-def write_page(kind: str, about: dict[str, Any]) -> None:
-    """Write the table of a kind of device into docs/models.md."""
-    rows, used = about["rows"], ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    setting = f"{rows[0]['batch']} images of {rows[0]['size']}² at once"
-    text = f"Images a second on {about['device']}, {setting} ({used}):\n\n{table(rows)}"
-    common.write_between("models.md", f"backbones {kind}", text)
+    about: dict[str, Any] = {
+        "device": common.machine(device),
+        "versions": common.versions("timm", "onnxruntime"),
+        "rows": rows,
+    }
+    common.save(f"backbones_{device.partition(':')[0]}", about)
+    if device != "cpu":
+        used = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        setting = f"Images a second on {about['device']}, {batch} images of {arguments.size}² at once ({used}):"
+        common.write_between("models.md", "backbones cuda", f"{setting}\n\n{table(rows)}")
 
 
 def on_gpu(name: str, embedder: Embedder, images: Tensor) -> list[Timed]:
@@ -166,12 +164,12 @@ def best_seconds(timed: list[Timed], device: str, limit: float) -> dict[str, flo
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as a table of images a second."""
     labels = list(dict.fromkeys(label for row in rows for label in row["images_per_second"]))
-    lines = [f"| network | {' | '.join(labels)} |", "| --- |" + " --- |" * len(labels)]
-    for row in rows:
-        speeds = row["images_per_second"]
-        cells = [common.number(speeds[label]) if label in speeds else "–" for label in labels]
-        lines.append(f"| {row['network']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    speeds = {row["network"]: row["images_per_second"] for row in rows}
+    cells = [
+        [name, *(common.number(found[label]) if label in found else "–" for label in labels)]
+        for name, found in speeds.items()
+    ]
+    return common.table(["network", *labels], cells)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,17 @@ def number(x: float) -> str:
     ('0.123', '12,346')
     """
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown.
+
+    >>> print(table(["loss", "ms"], [["NCA", "1.2"]]))
+    | loss | ms |
+    | --- | --- |
+    | NCA | 1.2 |
+    """
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
 def peak_extra(function: Callable[[], T], device: str = "cpu") -> tuple[T, int]:

@@ -3,20 +3,13 @@
 The time of a small batch is the time of Python. On a virtual machine the same step may take twice as long on one core
 as on another, because of other tenants. A step also has two threads, Python's and autograd's, which wait for each
 other: on one core they alternate, on two each must be woken, which may take longer than the step itself. So the
-fastest core is found first, and each process is pinned to it while it is measured. Systems without CPU affinity
-(macOS) are measured without pinning.
+fastest core is found first, and each process is pinned to it while it is measured.
 """
 
 import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-
-
-def available() -> list[int]:
-    """Return the cores that this process may use; empty if the system cannot pin processes."""
-    supported = hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
-    return sorted(os.sched_getaffinity(0)) if supported else []
 
 
 def pin(pid: int, cores: Collection[int]) -> None:
@@ -29,7 +22,7 @@ def pin(pid: int, cores: Collection[int]) -> None:
 def measure_cores(figure: Callable[[], float]) -> dict[int, float]:
     """Measure a figure of this process on each core, then pin the process to the fastest."""
     found = {}
-    for core in available():
+    for core in sorted(os.sched_getaffinity(0)):
         pin(os.getpid(), [core])
         found[core] = figure()
     pin(os.getpid(), fastest(found))
@@ -37,5 +30,5 @@ def measure_cores(figure: Callable[[], float]) -> dict[int, float]:
 
 
 def fastest(found: dict[int, float]) -> list[int]:
-    """Return the core with the smallest figure as a list; empty if there are none."""
+    """Return the core with the smallest figure as a list."""
     return sorted(found, key=found.__getitem__)[:1]

@@ -178,18 +178,18 @@ def measure_on_cuda(folder: Path, steps: int, rounds: int) -> Iterator[dict[str,
 
 
 def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) -> str:
-    lines = [f"### {common.machine(device)}", "", f"torch {versions['torch']}, Pillow {versions['pillow']}."]
+    head, cells = ["figure", "value"], []
     if device == "cpu":
-        lines += ["", "| step | images/s | Pillow's own way | ratio |", "| --- | --- | --- | --- |"]
+        head = ["step", "images/s", "Pillow's own way", "ratio"]
         for row in rows:
-            ratio = row["ours"] / row["pillow"]
-            lines.append(f"| {row['step']} | {row['ours']:,.0f} | {row['pillow']:,.0f} | {ratio:.2f} |")
+            ours, pillow = row["ours"], row["pillow"]
+            cells.append([row["step"], f"{ours:,.0f}", f"{pillow:,.0f}", f"{ours / pillow:.2f}"])
     else:
-        lines += ["", "| figure | value |", "| --- | --- |"]
-        lines += [
-            f"| {row['figure']} | {row['value']:,.{3 if row['value'] < 10 else 0}f} {row['unit']} |" for row in rows
-        ]
-    return "\n".join(lines)
+        for row in rows:
+            digits = 3 if row["value"] < 10 else 0
+            cells.append([row["figure"], f"{row['value']:,.{digits}f} {row['unit']}"])
+    made_with = f"torch {versions['torch']}, Pillow {versions['pillow']}."
+    return f"### {common.machine(device)}\n\n{made_with}\n\n{common.table(head, cells)}"
 
 
 def main() -> None:

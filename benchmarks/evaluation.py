@@ -155,15 +155,14 @@ def report(rows: list[dict[str, Any]], device: str, versions: dict[str, str]) ->
             else "Ours alone: pytorch-metric-learning or faiss is not installed."
         ),
         "",
-        "| size | metrics | seconds | MiB | values |",
-        "| --- | --- | --- | --- | --- |",
     ]
+    cells = []
     for row in rows:
         values = ", ".join(f"{value:.4f}" for value in row["ours"]["values"].values())
         if "peer" in row:
             values += " / " + ", ".join(f"{value:.4f}" for value in row["peer"]["values"].values())
-        lines.append(f"| {row['size']} | {row['task']} | {cell(row, 'seconds')} | {cell(row, 'mib')} | {values} |")
-    return "\n".join(lines)
+        cells.append([row["size"], row["task"], cell(row, "seconds"), cell(row, "mib"), values])
+    return "\n".join([*lines, common.table(["size", "metrics", "seconds", "MiB", "values"], cells)])
 
 
 def cell(row: dict[str, Any], unit: str) -> str:

@@ -33,8 +33,6 @@ from loss_peers import CASES, DIM, Case, batch
 from tuplet import losses, models
 from tuplet.errors import first_line
 
-#: The peer is left out if it is estimated to need more than this.
-PEER_GIB = 100.0
 #: The rows that the baseline multiplies at once, and how many such blocks stand for a large batch.
 PRODUCT_ROWS, PRODUCT_BLOCKS = 4096, 16
 
@@ -107,9 +105,6 @@ def prepare(case: Case, size: int, dtype: torch.dtype, device: str) -> tuple[Cal
 
 def measure_peer(case: Case, size: int, dtype: torch.dtype, device: str) -> Iterator[dict[str, Any]]:
     """Measure the peer on the same batch, in float32 if it does not take the type."""
-    if case.peer_bytes(size) > PEER_GIB * 2**30:
-        yield {"left_out": f"over {PEER_GIB:g} GiB"}
-        return
     # The result if this process is stopped during the measurement.
     yield {"left_out": "not done in time"}
     found: dict[str, Any] = {}
@@ -176,13 +171,13 @@ def minimal_steps(device: str, rounds: int = 1) -> Steps:
     warm_up(device)
     run = minimal_step(device)
     run()  # starts autograd's thread
-    every_core = cpu_affinity.available()
+    every_core = os.sched_getaffinity(0)
     for _ in range(rounds):
         yield None
         cpu_affinity.pin(os.getpid(), every_core)
-        cores: dict[str, Any] = {"free_ms": median_ms(run, device)}
-        if found := cpu_affinity.measure_cores(partial(median_ms, run, device)):
-            cores |= {"core_ms": list(found.values()), "quickest": cpu_affinity.fastest(found)}
+        free = median_ms(run, device)
+        found = cpu_affinity.measure_cores(partial(median_ms, run, device))
+        cores = {"free_ms": free, "core_ms": list(found.values()), "quickest": cpu_affinity.fastest(found)}
         yield 0, {"host": both_ms(run, device) | cores}
 
 

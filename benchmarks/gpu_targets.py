@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from common import number
+from common import number, table
 from loss_peers import METHOD, SAMPLED
 
 #: Losses with more than one term for each pair, which are allowed more time.
@@ -184,8 +184,5 @@ def duration(ms: float) -> str:
 def targets(data: dict[str, Any]) -> str:
     """Return a table of the targets and the values reached."""
     results = Results(data)
-    lines = ["| figure | target, at most | reached | met |", "| --- | --- | --- | --- |"]
-    for what, limit, function in TARGETS:
-        text, met = function(results)
-        lines.append(f"| {what} | {limit} | {text} | {met} |")
-    return "\n".join(lines)
+    rows = [(what, limit, *reached(results)) for what, limit, reached in TARGETS]
+    return table(["figure", "target, at most", "reached", "met"], rows)

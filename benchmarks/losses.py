@@ -1,13 +1,13 @@
 """Measure every loss beside its peer in pytorch-metric-learning: time and peak memory, forward and backward.
 
-    python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin] [--sample 8]
+    python benchmarks/losses.py [--sizes 180,512,1024,16384] [--only triplet,margin]
     python benchmarks/losses.py --device cuda [--phase small] [--sample 8]
 
 Batches have N vectors of 512 dimensions unless a name says otherwise, four of each class (N-pair: two; proxies: one for
 each of the N/4 classes). Losses that hold tables of the whole batch are measured up to N = 1,024.
 
 On a CPU each loss is measured in a process of its own at each size. The two libraries alternate, so that other load on
-the machine affects both. The peer is left out if it is estimated to need more than --peer-gib, and may not take more.
+the machine affects both. The peer may not take more memory than --peer-gib.
 The tables are printed; a run over all losses and the default sizes also writes benchmarks/results/losses_cpu.json and
 docs/performance_cpu.md.
 
@@ -15,7 +15,7 @@ On a GPU (gpu_benchmark.py) sizes go up to a million, and the precision of gradi
 measured too. Small batches and all others are two phases, which can be run one by one. A run writes
 benchmarks/results/losses_cuda.json after each figure, then docs/performance.md and its chart.
 
-With --sample n every n-th loss is measured and printed beside the stored figures, and nothing is written.
+With --sample n every n-th loss is measured there and printed beside the stored figures, and nothing is written.
 """
 
 import argparse
@@ -60,11 +60,7 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
     """Measure one loss at one size: the peak memory of a first run, then the median time of alternating runs."""
     case = MEASURED[index]
     row: dict[str, Any] = {"loss": case.name, "beside": case.peer_name(), "size": n}
-    has_peer = bool(case.peer(classes=2))
-    fits, over = case.peer_bytes(n) <= peer_gib * 2**30, f"over {peer_gib:g} GiB"
-    if has_peer and not fits:
-        row["left_out"] = over
-    made = [("ours", case.our_step), *([("peer", case.peer_step)] if has_peer and fits else [])]
+    made = [("ours", case.our_step), *([("peer", case.peer_step)] if case.peer(classes=2) else [])]
     for _, make in made:
         make(WARM_UP, "cpu")()
     steps, times = {side: make(n, "cpu") for side, make in made}, {}
@@ -76,7 +72,7 @@ def measure(index: int, n: int, peer_gib: float) -> dict[str, Any]:
             if side == "ours":
                 raise
             row["peer_error"] = first_line(error)
-            row["left_out"] = over if "memory" in str(error) else "fails"
+            row["left_out"] = f"over {peer_gib:g} GiB" if "memory" in str(error) else "fails"
             del steps[side]
             continue
         row[side], times[side] = {"mib": peak / 2**20}, [first]
@@ -113,31 +109,18 @@ def cell(row: dict[str, Any] | None, unit: str) -> str:
 
 def table(rows: list[dict[str, Any]], unit: str) -> str:
     sizes = sorted({row["size"] for row in rows})
-    lines = ["| loss | beside | " + " | ".join(f"N = {n:,}" for n in sizes) + " |", "| --- " * (2 + len(sizes)) + "|"]
-    for name in dict.fromkeys(row["loss"] for row in rows):
-        by_size = {row["size"]: row for row in rows if row["loss"] == name}
-        cells = [f"| {name}", next(iter(by_size.values()))["beside"], *(cell(by_size.get(n), unit) for n in sizes)]
-        lines.append(" | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def beside_stored(rows: list[dict[str, Any]]) -> str:
-    """Return a table of our times and of the stored ones (losses_cpu.json), in milliseconds."""
-    stored = common.load("losses_cpu")
-    before = {(row["loss"], row["size"]): row["ours"]["ms"] for row in stored.get("rows", ())}
-    lines = ["| loss | N | ms | stored | ms ÷ stored |", "| --- | --- | --- | --- | --- |"]
+    by_loss: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     for row in rows:
-        ms, old = row["ours"]["ms"], before.get((row["loss"], row["size"]))
-        cells = [number(old), f"{ms / old:.2f}×"] if old else ["–", "–"]
-        lines.append(f"| {row['loss']} | {row['size']:,} | {number(ms)} | {' | '.join(cells)} |")
-    return f"Stored figures: {stored.get('machine', 'none')}\n\n" + "\n".join(lines)
+        by_loss.setdefault((row["loss"], row["beside"]), {})[row["size"]] = row
+    lines = [[*names, *(cell(by_size.get(n), unit) for n in sizes)] for names, by_size in by_loss.items()]
+    return common.table(["loss", "beside", *(f"N = {n:,}" for n in sizes)], lines)
 
 
 def report(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
     peer_version = versions.get("pytorch-metric-learning")
     legend = (
         f"Ours / pytorch-metric-learning {peer_version} = how many times as much the latter takes. "
-        "It was not run where it is known to need more than the limit named."
+        "It is left out where it needs more than the limit named."
         if peer
         else "Ours alone: pytorch-metric-learning is not installed."
     )
@@ -162,7 +145,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="on a CPU, losses with one of these words in their names")
     parser.add_argument("--peer-gib", type=float, default=10.0, help="memory that the peer may take on a CPU")
     parser.add_argument("--phase", choices=PHASES, help="on a GPU, one phase; the figures of the other are kept")
-    parser.add_argument("--sample", type=int, default=1, help="every n-th loss; nothing is written")
+    parser.add_argument("--sample", type=int, default=1, help="on a GPU, every n-th loss; nothing is written")
     parser.add_argument("--seconds", type=float, default=300.0, help="on a GPU, the time limit")
     arguments = parser.parse_args()
     if arguments.device == "cuda":
@@ -171,7 +154,6 @@ def main() -> None:
     sizes = [int(n) for n in arguments.sizes.split(",")]
     words = arguments.only.lower().split(",")
     indices = [k for k, case in enumerate(MEASURED) if any(word in case.name.lower() for word in words)]
-    indices = indices[:: arguments.sample]
     if not indices:
         parser.error(
             f"no loss has a name with {arguments.only!r}; they are {', '.join(case.name for case in MEASURED)}"
@@ -181,7 +163,7 @@ def main() -> None:
         rows.append(row)
         print(f"{row['loss']}, N = {row['size']:,}: {cell(row, 'ms')} ms; {cell(row, 'mib')} MiB", flush=True)
     versions = common.versions("pytorch-metric-learning")
-    print("\n" + (text := report(rows, versions)) + "\n" + beside_stored(rows))
+    print("\n" + (text := report(rows, versions)))
     if len(indices) == len(MEASURED) and arguments.sizes == SIZES:
         common.save("losses_cpu", {"machine": common.machine(), "versions": versions, "rows": rows})
         common.write_between("performance_cpu.md", "losses on cpu", text)

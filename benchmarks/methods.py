@@ -414,18 +414,6 @@ CAUSES = {
         },
         datasets=("cars196",),
     ),
-    "generalized_lifted_scale": Ablation(
-        "Lifted, generalised: scale or collapse?",
-        "generalized_lifted",
-        {
-            **_AS_IT_IS,
-            "scale 1": {"loss_options": {"scale": 1.0}},
-            "scale 4": {"loss_options": {"scale": 4.0}},
-            "VTHM": {"loss_options": {"scale": 16.0, **_VTHM}},
-            "a tenth of the lr": {"lr": 1e-6},
-        },
-        datasets=("cub200",),
-    ),
 }  # fmt: skip
 
 #: Methods whose learning curves are drawn, as in figure 3 of N-pair 2016.

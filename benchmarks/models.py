@@ -67,16 +67,12 @@ def measure(
 
 
 def table(rows: list[dict[str, Any]], device: str) -> str:
-    lines = [
-        f"| network, weights | features | top-1 is a bird | Recall@1, test classes | images/s ({device}) |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {r['network']}, {r['weights']} | {r['features']} | {r['bird_share']:.1%} | {100 * r['recall_at_1']:.1f} "
-        f"| {r['images_per_second']:,.0f} |"
-        for r in rows
-    ]
-    return "\n".join(lines)
+    head = ["network, weights", "features", "top-1 is a bird", "Recall@1, test classes", f"images/s ({device})"]
+    cells = []
+    for row in rows:
+        values = [f"{row['bird_share']:.1%}", f"{100 * row['recall_at_1']:.1f}", f"{row['images_per_second']:,.0f}"]
+        cells.append([f"{row['network']}, {row['weights']}", str(row["features"]), *values])
+    return common.table(head, cells)
 
 
 def main() -> None:

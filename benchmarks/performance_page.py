@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import common
-from common import number
+from common import number, table
 from gpu_targets import Results, Row, duration, step_share, targets
 from loss_peers import DIM, MANY_SIZES, METHOD
 from performance_chart import chart
@@ -37,41 +37,25 @@ def cells(row: Row, results: Results) -> list[str]:
     return [*found, number(ours["mib"]), number(peer["mib"]) if peer else "–"]
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
+#: The titles of `cells`, and those that do not speak of the peer or of queued steps.
+FIGURES = ("ms", "queued", "÷ products", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB")
+OURS_ALONE = ("ms", "÷ products", "MiB")
 
 
 def by_size(results: Results) -> str:
-    head = ["N", "ms", "queued", "÷ products", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB"]
-    return table(head, [[f"{row['size']:,}", *cells(row, results)] for row in results.method()])
+    return table(["N", *FIGURES], [[f"{row['size']:,}", *cells(row, results)] for row in results.method()])
 
 
-def by_loss(results: Results, size: int, dtype: str) -> str:
-    head = ["loss", "ms", "queued", "÷ products", "PML, ms", "PML ÷ ours", "MiB", "PML, MiB", "first call, s"]
-    rows = [
-        [
-            row["loss"] + (f" ({row['beside']})" if row.get("beside", "–") != "–" else ""),
-            *cells(row, results),
-            number(row["ours"]["first_s"]) if "ours" in row else "–",
-        ]
-        for row in results.losses(size, dtype)
-    ]
-    floor = results.floors.get((size, dtype))
-    known = f"The matrix products take {number(floor['ms'])} ms." if floor else ""
-    return f"### N = {size:,}, {dtype} vectors\n\n{known}\n\n{table(head, rows)}"
-
-
-def by_loss_alone(results: Results, size: int, dtype: str) -> str:
-    head = ["loss", "ms", "÷ products", "MiB", "first call, s"]
+def by_loss(results: Results, size: int, dtype: str, figures: tuple[str, ...] = FIGURES) -> str:
     rows = []
     for row in results.losses(size, dtype):
-        if "ours" not in row:
-            rows.append([row["loss"], row.get("failed", "not measured"), "–", "–", "–"])
-            continue
-        ours, floor = row["ours"], results.floor(row)
-        ratio = times(ours["ms"], floor) if floor else "–"
-        rows.append([row["loss"], number(ours["ms"]), ratio, number(ours["mib"]), number(ours["first_s"])])
-    return f"### N = {size:,}, {dtype} vectors\n\n{table(head, rows)}"
+        beside = row.get("beside", "–") if figures == FIGURES else "–"
+        found = dict(zip(FIGURES, cells(row, results), strict=True))
+        first = number(row["ours"]["first_s"]) if "ours" in row else "–"
+        rows.append([row["loss"] + (f" ({beside})" if beside != "–" else ""), *(found[key] for key in figures), first])
+    floor = results.floors.get((size, dtype)) if figures == FIGURES else None
+    known = f"The matrix products take {number(floor['ms'])} ms.\n\n" if floor else ""
+    return f"### N = {size:,}, {dtype} vectors\n\n{known}{table(['loss', *figures, 'first call, s'], rows)}"
 
 
 def accuracy(results: Results) -> str:
@@ -195,7 +179,7 @@ def sections(data: dict[str, Any]) -> dict[str, str]:
             [
                 by_loss(results, 180, "float32"),
                 by_loss(results, 4096, "bfloat16"),
-                by_loss_alone(results, 65_536, "bfloat16"),
+                by_loss(results, 65_536, "bfloat16", OURS_ALONE),
             ]
         ),
         "performance accuracy": accuracy(results),

@@ -20,9 +20,9 @@ Stages, in the order in which they are needed:
     8            those systems, seed 0
     9            why some rows are below their papers' numbers
 
-Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts that
-would not end within --limit-seconds, so the same command continues where it stopped. Several processes with the same
---out share the work, which uses a GPU better than one. `--dataset glyphs` tries everything out in minutes.
+Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts
+after --limit-seconds; the same command continues where it stopped. Several processes with the same --out share the
+work, which uses a GPU better than one. `--dataset glyphs` tries everything out in minutes.
 """
 
 import argparse

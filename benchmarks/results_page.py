@@ -48,13 +48,14 @@ def _main_rows(results: Results) -> str:
         "Recall@1, with the difference from the number that the method's paper prints; for the best recipes (any loss,",
         "any number of pixels) with the difference from a goal set in advance.",
         "",
-        *_head(["method", *(DATASETS[dataset].title for dataset in MEASURED)]),
     ]
+    found = []
     for method, aims in TARGETS.items():
         title = f"**{row_title(method)}**" if method in RECIPE_ROWS else row_title(method)
         cells = [_with_difference(aims.get(dataset), rows(dataset, method, results)) for dataset in MEASURED]
-        lines.append(_line([title, *cells]))
-    return "\n".join([*lines, *_remeasured(results)])
+        found.append([title, *cells])
+    table = common.table(["method", *(DATASETS[dataset].title for dataset in MEASURED)], found)
+    return "\n".join([*lines, table, *_remeasured(results)])
 
 
 def _remeasured(results: Results) -> list[str]:
@@ -95,15 +96,16 @@ def _with_difference(aim: float | None, runs: Sequence[Result]) -> str:
 
 
 def _table(dataset: str, results: Results) -> str:
-    lines = _head(["method", *_COLUMNS.values(), "flip test R@1", "seeds", "R@1 in the papers"])
+    found = []
     for method, about in METHODS.items():
         if runs := rows(dataset, method, results):
             mark = " †" if any(not _current(run, results) for run in runs) else ""
-            lines.append(_row(about.title + mark, runs, _printed(dataset, method)))
+            found.append(_row(about.title + mark, runs, _printed(dataset, method)))
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
-            lines.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
-    return "\n".join([*lines, *_far_below(dataset, results)])
+            found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
+    head = ["method", *_COLUMNS.values(), "flip test R@1", "seeds", "R@1 in the papers"]
+    return "\n".join([common.table(head, found), *_far_below(dataset, results)])
 
 
 def _far_below(dataset: str, results: Results) -> list[str]:
@@ -127,13 +129,13 @@ def _current(run: Result, results: Results) -> bool:
     return run["options"] == planned
 
 
-def _row(title: str, runs: Sequence[Result], printed: str) -> str:
+def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
-        return _line([title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed])
+        return [title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed]
     cells = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
     flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
-    return _line([title, *cells, flipped, str(len(runs)), printed])
+    return [title, *cells, flipped, str(len(runs)), printed]
 
 
 def _printed(dataset: str, method: str) -> str:
@@ -156,33 +158,33 @@ def _frozen(results: Results) -> str:
         classes over three seeds. The seconds are those of embedding both splits and of training, on {about["device"]}
         beside other work.
         `benchmarks/frozen_features.py` repeats it."""
-    lines = ["## A head on frozen features", "", paragraph(text), ""]
-    lines += _head(["weights", "dataset", "features R@1", "head R@1", "embedding, s", "training, s", "chosen"])
+    head = ["weights", "dataset", "features R@1", "head R@1", "embedding, s", "training, s", "chosen"]
+    cells = []
     for row in about["rows"]:
         trained = [each["recall_at_1"] for each in row["trained"]]
         seconds = [f"{row['embedding_seconds']:.1f}", f"{row['training_seconds']:.2f}"]
         title, frozen = DATASETS[row["dataset"]].title, f"{100 * row['frozen']:.1f}"
-        lines.append(_line([row["weights"], title, frozen, spread(trained), *seconds, _listed(row["recipe"])]))
-    return "\n".join(lines)
+        cells.append([row["weights"], title, frozen, spread(trained), *seconds, _listed(row["recipe"])])
+    return "\n".join(["## A head on frozen features", "", paragraph(text), "", common.table(head, cells)])
 
 
 def _chosen(results: Results) -> str:
-    lines = ["## Chosen options", ""]
-    lines += _head(["", *(DATASETS[dataset].title for dataset in MEASURED)])
     chosen = [choice(dataset, results) or {"complete": False, "shared": {}} for dataset in MEASURED]
     if not any(each["shared"] for each in chosen):
         return ""
-    lines.append(_line(["all methods", *(_listed(each["shared"]) for each in chosen)]))
+    lines = [["all methods", *(_listed(each["shared"]) for each in chosen)]]
     for family in dict.fromkeys(family for each in chosen for family in each.get("per_family", ())):
         cells = (each.get("per_family", {}).get(family) for each in chosen)
         title = f"family of {METHODS[FAMILIES[family]].title}"
-        lines.append(_line([title, *("–" if cell is None else _listed(cell) or "as above" for cell in cells)]))
+        lines.append([title, *("–" if cell is None else _listed(cell) or "as above" for cell in cells)])
     for name, title in RECIPE_ROWS.items():
         best = [results.get(f"{name}_{dataset}", {"shared": {}})["shared"] for dataset in MEASURED]
         if any(best):
-            lines.append(_line([title, *(_listed(options) or "–" for options in best)]))
+            lines.append([title, *(_listed(options) or "–" for options in best)])
     unfinished = [DATASETS[d].title for d, each in zip(MEASURED, chosen, strict=True) if not each["complete"]]
-    return "\n".join([*lines, *([f"\nThe search is not complete on {', '.join(unfinished)}."] if unfinished else [])])
+    table = common.table(["", *(DATASETS[dataset].title for dataset in MEASURED)], lines)
+    note = f"\n\nThe search is not complete on {', '.join(unfinished)}." if unfinished else ""
+    return f"## Chosen options\n\n{table}{note}"
 
 
 def _listed(options: Mapping[str, Any]) -> str:
@@ -202,25 +204,25 @@ def _causes(results: Results) -> str:
             found = {value: measured[key] for value in about.changes if (key := (name, value, dataset)) in measured}
             if found:
                 cells = ", ".join(f"{value} {_cells([run])}" for value, run in found.items())
-                lines.append(_line([about.title, DATASETS[dataset].title, cells]))
+                lines.append([about.title, DATASETS[dataset].title, cells])
     if not lines:
         return ""
     text = causes(lambda name, value: _cells([measured.get((name, value, "cub200"))]))
-    return "\n".join([text, *_head(["question", "dataset", "R@1 of the runs"]), *lines])
+    return "\n".join([text, common.table(["question", "dataset", "R@1 of the runs"], lines)])
 
 
 def _ablations(results: Results) -> str:
     titles = [DATASETS[dataset].title for dataset in MEASURED]
-    lines = _head(["option", "value", *(f"R@1, {title}" for title in titles), "R@1 in the paper", "source"])
-    measured = _measured_ablations(results)
+    head = ["option", "value", *(f"R@1, {title}" for title in titles), "R@1 in the paper", "source"]
+    measured, lines = _measured_ablations(results), []
     for name, about in ABLATIONS.items():
         values = [value for value in about.changes if any((name, value, dataset) in measured for dataset in MEASURED)]
         if values:
             cells = [_cells(measured.get((name, value, dataset)) for value in values) for dataset in MEASURED]
             printed = " / ".join(f"{about.printed[value]:.1f}" for value in values) if about.printed else "–"
-            lines.append(_line([about.title, " / ".join(values), *cells, printed, about.source]))
+            lines.append([about.title, " / ".join(values), *cells, printed, about.source])
     opening = ["## Options that the papers vary", "", "One seed, half the steps of the tables above.", ""]
-    return "\n".join([*opening, *lines]) if measured else ""
+    return "\n".join([*opening, common.table(head, lines)]) if measured else ""
 
 
 def _cells(runs: Iterable[Result | None]) -> str:
@@ -286,19 +288,10 @@ def _commands(results: Results) -> str:
         "",
         "```sh",
         f"python benchmarks/protocols.py --stage {' '.join(protocols.STAGES)} --dataset cub200 cars196",
-        "python benchmarks/remeasure.py --out folder --processes 5  # six rows of each dataset again, beside these",
+        "python benchmarks/remeasure.py --out folder  # six rows of each dataset again, beside these",
         "```",
     ]
     return "\n".join(lines) if examples else ""
-
-
-def _head(names: Iterable[str]) -> list[str]:
-    titles = list(names)
-    return [_line(titles), _line(["---"] * len(titles))]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -210,15 +210,14 @@ PARTS: dict[str, Callable[[float, Path], Iterator[Figure]]] = {
 def report() -> str:
     """Return the table of the saved figures."""
     saved = {name: common.load(f"robustness_{name}") for name in PARTS}
-    lines = ["| what was done | what was found | not as promised | time |", "| --- | --- | --- | --- |"]
+    cells, machines = [], set()
     for figure in filter(None, saved.values()):
         problems, found = len(figure["problems"]), figure["found"]
         found += f", except {problems} of them" if problems else ""
-        lines.append(f"| {figure['done']} | {found} | {problems or 'none'} | {figure['seconds'] / 60:,.0f} min |")
-    machines = sorted(
-        {f"{figure['machine']}, torch {figure['versions']['torch']}" for figure in saved.values() if figure}
-    )
-    return "\n".join([f"Machine: {'; '.join(sorted(machines))}, shared with other work.", "", *lines])
+        cells.append([figure["done"], found, str(problems or "none"), f"{figure['seconds'] / 60:,.0f} min"])
+        machines.add(f"{figure['machine']}, torch {figure['versions']['torch']}")
+    found = common.table(["what was done", "what was found", "not as promised", "time"], cells)
+    return f"Machine: {'; '.join(sorted(machines))}, shared with other work.\n\n{found}"
 
 
 def main() -> None:

@@ -27,12 +27,10 @@ from tuplet.cli.flags import flag, format_value
 from tuplet.data import Dataset
 
 RESULTS = common.ROOT / "benchmarks" / "results"
-#: Estimates before anything was measured: seconds of a step, of starting a run and of compiling a network.
-_STEP, _START, _COMPILING = 0.035, 2.0, 60.0
 
 
 class OutOfTimeError(Exception):
-    """The next run would not end within the time limit."""
+    """The time limit is over: no run starts any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +51,6 @@ class Job:
     options: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def network(self) -> str:
-        """The options that decide whether a network compiled for an earlier job can be used again."""
-        names = ("model", "levels", "batch_size", "freeze_to", "freeze_batchnorm")
-        pixels = self.options.get("augment", {}).get("size", self.options.get("size"))
-        return " ".join(str(self.options.get(name)) for name in names) + f" {pixels}"
-
     def command(self, name: str | None = None) -> str:
         """Return the command that repeats the run; `name` replaces the job's own as the name of its folder."""
         flags = [f"{flag(name)} {shlex.quote(format_value(value))}" for name, value in self.options.items()]
@@ -78,7 +69,7 @@ class Runner:
 
     Args:
         out: the folder of the results.
-        limit: seconds after which no job starts that would not end in time.
+        limit: seconds after which no job starts.
         device: where to train.
         compiled: compile networks. It pays for many runs and changes nothing but rounding.
         cache: a folder that keeps the decoded images.
@@ -99,8 +90,6 @@ class Runner:
         self.out, self.device, self.compile, self.cache, self.worker = out, device, compiled, cache, worker
         self.known = known
         self.started, self.limit = time.monotonic(), limit
-        self.step_seconds: list[float] = []
-        self.compiled: set[str] = set()
         self._loaded: tuple[tuple[str, data.CentreCrop], Dataset] | None = None
         out.mkdir(parents=True, exist_ok=True)
 
@@ -131,13 +120,13 @@ class Runner:
         """Return the stored result of the job, or run it; None while another process is running it.
 
         Raises:
-            OutOfTimeError: the job would not end within the limit.
+            OutOfTimeError: the time limit is over.
         """
         known = self.measured(job)
         if known is not None:
             return known
-        if self.elapsed() + self.expected(job) > self.limit:
-            raise OutOfTimeError(f"{job.name} needs about {self.expected(job):.0f} s")
+        if self.elapsed() > self.limit:
+            raise OutOfTimeError(f"no time is left for {job.name}")
         with ExitStack() as stack:
             try:
                 stack.enter_context(lock(trials.lock_file(self.out / job.lock_name), busy="another process runs it"))
@@ -149,11 +138,7 @@ class Runner:
     def _measure(self, job: Job) -> Mapping[str, Any] | None:
         examples, started = self.load_data(job.dataset, job.options), time.monotonic()
         result = self._run(job, examples)
-        seconds = time.monotonic() - started
-        if "error" not in result and job.network in self.compiled:
-            self.step_seconds.append(seconds / job.options["steps"])
-        self.compiled.add(job.network)
-        result = {**result, "seconds": round(seconds, 2)}
+        result = {**result, "seconds": round(time.monotonic() - started, 2)}
         if job.kind == "trial":
             name = trials.append(self.out, job.name, result, job.command, self.known)
         else:
@@ -172,12 +157,6 @@ class Runner:
     def elapsed(self) -> float:
         """Return the seconds since the runner was made."""
         return time.monotonic() - self.started
-
-    def expected(self, job: Job) -> float:
-        """Estimate the seconds that the job takes at most, from earlier jobs and from what must be compiled."""
-        step = 1.1 * max(self.step_seconds[-3:]) if self.step_seconds else _STEP
-        compiling = self.compile and job.network not in self.compiled
-        return step * job.options["steps"] + _START + (_COMPILING if compiling else 0.0)
 
     def _run(self, job: Job, examples: Dataset) -> dict[str, Any]:
         result = {

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,12 +20,6 @@ import common
 from tuplet import models, search
 
 ITEMS = 10_000
-SERVER = """
-import sys
-from tuplet import search
-from tuplet.search.server import serve
-serve(search.open(sys.argv[1]), port=int(sys.argv[2]))
-"""
 
 
 @dataclass
@@ -113,12 +106,11 @@ def measure(clients: int, seconds: int) -> list[dict[str, Any]]:
             "vectors": [post("/api/search/vector?k=10", body) for body in vectors],
             "images": [post("/api/search/image?k=10", jpeg(i)) for i in range(32)],
         }
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = subprocess.Popen([sys.executable, "-c", SERVER, Path(temporary) / "served.index", str(port)])
+        command = [sys.executable, "-m", "tuplet", "serve", f"{temporary}/served.index", "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
         try:
-            wait_for(port)
+            port = int(process.stdout.readline().partition("127.0.0.1:")[2].split()[0])  # it says where it listens
             rows = []
             for kind, requests in kinds.items():
                 load = run_clients(port, requests, clients, seconds)
@@ -135,16 +127,6 @@ def measure(clients: int, seconds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def wait_for(port: int) -> None:
-    for _ in range(300):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError("the server did not start within a minute; run it by hand to see why")
-
-
 def report(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return ""
@@ -153,13 +135,13 @@ def report(rows: list[dict[str, Any]]) -> str:
         f"{first['clients']} clients for {first['seconds']} s each, {ITEMS:,} vectors of {first['dim']} "
         f"({first['architecture']}), exact search; {common.machine()}, shared with the clients.",
         "",
-        "| sending | answers/s | statuses | whole: p50 | p99 | decode, wait, embed: p50 | p99 | search: p50 | p99 |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    head = ["sending", "answers/s", "statuses", "whole: p50", "p99", "decode, wait, embed: p50", "p99"]
+    table = []
     for row in rows:
         statuses = ", ".join(f"{count:,} × {status}" for status, count in sorted(row["statuses"].items()))
         cells = [row["kind"], f"{row['statuses'].get('200', 0) / row['seconds']:,.0f}", statuses]
         for name in ("whole", "embed", "search"):
             cells += [f"{row[name][at]:,.0f} ms" if name in row else "" for at in ("p50", "p99")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        table.append(cells)
+    return "\n".join([*lines, common.table([*head, "search: p50", "p99"], table)])

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import common
 import tuplet
 
 
@@ -95,15 +96,14 @@ def measure(folder: Folder, out: Path, options: dict[str, Any]) -> dict[str, Any
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the results in Markdown, and how often the result is better than the start."""
-    lines = [
-        "| folder | validation MAP@R | validation R@1 | test MAP@R | test R@1 | gain of test R@1, 95 % | chosen | s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ["folder", "validation MAP@R", "validation R@1", "test MAP@R", "test R@1", "gain of test R@1, 95 %"]
+    cells = []
     for row in rows:
         changes = [_change(row[part], name) for part in ("validation", "test") for name in ("map_at_r", "recall_at_1")]
         low, high = (100 * value for value in row["gain"]["interval"])
         gain = f"{100 * row['gain']['recall_at_1']:+.1f} ({low:+.1f} to {high:+.1f})"
-        lines.append(f"| {row['folder']} | {' | '.join(changes)} | {gain} | {row['chosen']} | {row['seconds']:.0f} |")
+        cells.append([row["folder"], *changes, gain, row["chosen"], f"{row['seconds']:.0f}"])
+    lines = [common.table([*head, "chosen", "s"], cells)]
     for part in ("validation", "test"):
         for name, title in (("map_at_r", "MAP@R"), ("recall_at_1", "Recall@1")):
             gains = [100 * (row[part][1][name] - row[part][0][name]) for row in rows]

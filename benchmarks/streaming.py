@@ -10,13 +10,12 @@ memory, augmented, alternating in one process. A run writes benchmarks/results/s
 
 import argparse
 import io
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +116,14 @@ WAYS = {
 
 
 def report(rows: dict[str, dict[str, float]], images: int, versions: dict[str, str]) -> str:
-    lines = [f"### {common.machine()}", "", f"{images:,} JPEG files of 500 × 400; torch {versions['torch']}.", ""]
-    lines += ["| way | first batch, s | images/s | peak memory, GiB |", "| --- | --- | --- | --- |"]
-    for way, title in WAYS.items():
-        row = rows[way]
-        first, memory = (
-            f"{row[name]:.{digits}f}" if name in row else "" for name, digits in (("first", 1), ("memory", 2))
-        )
-        lines.append(f"| {title} | {first} | {row['rate']:,.0f} | {memory} |")
-    return "\n".join(lines)
+    columns = {"first": "{:.1f}", "rate": "{:,.0f}", "memory": "{:.2f}"}
+    cells = [
+        [title, *(form.format(rows[way][name]) if name in rows[way] else "" for name, form in columns.items())]
+        for way, title in WAYS.items()
+    ]
+    found = common.table(["way", "first batch, s", "images/s", "peak memory, GiB"], cells)
+    about = f"{images:,} JPEG files of 500 × 400; torch {versions['torch']}."
+    return f"### {common.machine()}\n\n{about}\n\n{found}"
 
 
 def main() -> None:
@@ -134,20 +132,15 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.5, help="GiB of decoded images that are kept")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--folder", help="where the files are, or are written; a temporary folder by default")
-    parser.add_argument("--one", help="measure one way, and print it as JSON")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(arguments.one, arguments.folder, arguments.memory, arguments.steps)))
-        return
+    alone = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or temporary
         if not Path(folder, "images").exists():
             write_images(Path(folder, "images"), arguments.images)
         rows = {}
         for way in ("streamed", "loader", "disk", "disk"):  # the first from disk fills it
-            command = [sys.executable, __file__, "--one", way, "--folder", folder, "--steps", str(arguments.steps)]
-            done = subprocess.run([*command, "--memory", str(arguments.memory)], check=True, capture_output=True)
-            rows[way] = json.loads(done.stdout)
+            rows[way] = alone.submit(measure, way, folder, arguments.memory, arguments.steps).result()
             print(way, rows[way], flush=True)
         rows |= measure_part(folder, arguments.steps)
     torch.set_num_threads(1)

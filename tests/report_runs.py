@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 import tuplet
 from tuplet import data as datasets
 from tuplet import evaluation
+from tuplet.training.split import query_mask
 
 SETTINGS = {"loss": "multi_similarity", "loss_options": {}, "model": "convnet", "dim": 8, "steps": 40, "seed": 0}
 
@@ -42,7 +43,10 @@ def write_run(folder, data, source, *, noise=0.5, rows=None, **settings):
     indices = torch.arange(len(data)) if rows is None else torch.tensor(rows)
     labels = data.labels[indices]
     embeddings = vectors_for(labels, noise=noise)
-    save_file({"embeddings": embeddings, "labels": labels, "indices": indices}, folder / "vectors.safetensors")
+    tensors = {"embeddings": embeddings, "labels": labels, "indices": indices}
+    if (is_query := query_mask(data.select(indices))) is not None:
+        tensors["is_query"] = is_query
+    save_file(tensors, folder / "vectors.safetensors")
     about = {
         "tuplet": tuplet.__version__,
         "data": str(source),

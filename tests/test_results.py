@@ -165,7 +165,7 @@ class TestSearch:
         protocols, page, trials = bench("protocols"), bench("results_page"), bench("trials")
         stopping = bench("runs").Runner(tmp_path, limit=90.0, device="cpu")
         monkeypatch.setattr(stopping, "_run", pretend)
-        monkeypatch.setattr(stopping, "expected", lambda job: 0.0 if len(trials.read(tmp_path)) < 3 else 100.0)
+        monkeypatch.setattr(stopping, "elapsed", lambda: 0.0 if len(trials.read(tmp_path)) < 3 else 100.0)
         assert not protocols.search("glyphs", stopping)["complete"]
         assert len(trials.read(tmp_path)) == 3
 

@@ -1,14 +1,15 @@
-"""Ctrl-C and SIGTERM during a command: it ends with exit code 130 or 143, and can say what is kept."""
+"""Ctrl-C, and SIGTERM, which `docker stop`, `kill` and Slurm send: end at once, raise, or finish the current step."""
 
+import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-#: The signal of ctrl-C, and the one that `docker stop`, `kill` and Slurm send; the handlers that Python gives them.
-_DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_logger = logging.getLogger("tuplet")
 
 
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -19,6 +20,11 @@ def terminate(number: int, frame: FrameType | None) -> NoReturn:
     SystemExit: 143
     """
     raise SystemExit(128 + number)
+
+
+#: The handlers of Python, and those that raise KeyboardInterrupt for ctrl-C and SystemExit for SIGTERM.
+_PYTHONS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+RAISING: dict[int, Callable[..., NoReturn]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
 
 
 def _quit(number: int, frame: FrameType | None) -> NoReturn:
@@ -32,8 +38,8 @@ def quit_on_signals() -> None:
 
     A signal that is ignored, as by `nohup`, stays ignored.
     """
-    for number, default in _DEFAULTS.items():
-        if signal.getsignal(number) is default:
+    for number, handler in _PYTHONS.items():
+        if signal.getsignal(number) is handler:
             signal.signal(number, _quit)
 
 
@@ -43,12 +49,41 @@ def raise_on_signals() -> Iterator[None]:
 
     It changes nothing in a process that has not called `quit_on_signals`, such as one that calls a command from Python.
     """
-    handlers: dict[int, Callable[..., Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
-    ours = [number for number in handlers if signal.getsignal(number) is _quit]
-    for number in ours:
-        signal.signal(number, handlers[number])
+    with _handled({number: handler for number, handler in RAISING.items() if signal.getsignal(number) is _quit}):
+        yield
+
+
+@contextmanager
+def delay_signals(enabled: bool = True) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the signal that asked to stop, or 0, instead of stopping at once.
+
+    The second signal stops at once. So does the first one if this is not `enabled`, if the caller has installed another
+    handler, and in threads, since Python passes signals to the main thread only.
+
+    >>> with delay_signals() as interrupted:
+    ...     interrupted()
+    0
+    """
+    received: list[int] = []
+    with ExitStack() as stack:
+
+        def note(number: int, frame: FrameType | None) -> None:
+            stack.close()  # the next signal finds the handlers of before
+            received.append(number)
+            _logger.info("stopping after this step, with a checkpoint; once more stops at once")
+
+        if enabled and threading.current_thread() is threading.main_thread():
+            usual = [n for n in RAISING if signal.getsignal(n) in (_PYTHONS[n], RAISING[n])]
+            stack.enter_context(_handled(dict.fromkeys(usual, note)))
+        yield lambda: received[0] if received else 0
+
+
+@contextmanager
+def _handled(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Install handlers inside this block."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, _quit)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -30,7 +30,7 @@ def test_the_demo_names_the_report_and_commands_to_try(demo):
     assert "The report is demo/report.html" in output
     page = (folder / "demo/report.html").read_text()
     assert "raw pixels" in page
-    assert "untrained network" in page
+    assert "before training" in page
     assert page.count('class="point') == 1500
     assert len(re.findall(r"^  python -m tuplet \w+ .*# ", output, re.MULTILINE)) == 3
 

@@ -9,6 +9,7 @@ from report_runs import image_run
 from tuplet.data import from_features
 from tuplet.reports import analysis
 from tuplet.reports.run import FinishedRun, read_run
+from tuplet.training.split import query_mask
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,8 @@ def run_in_memory(embeddings, labels, splits=None):
     """Return a run that has only vectors and labels."""
     data = from_features(torch.zeros(len(labels), 1), labels, splits=splits)
     about = {"settings": {}, "data": ""}
-    return FinishedRun(None, about, [], {}, embeddings, data.labels, torch.arange(len(labels)), data)
+    rows = embeddings, data.labels, torch.arange(len(labels))
+    return FinishedRun(None, about, [], {}, *rows, data, missing="", shown=None, is_query=query_mask(data))
 
 
 def rankings(run, queries, gallery):

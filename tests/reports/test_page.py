@@ -15,7 +15,7 @@ from browser import Visit, needs_chromium
 from report_runs import image_run, write_run
 from tuplet import data as datasets
 from tuplet import reports
-from tuplet.reports.examples import KeptExamples, read_kept, write_kept
+from tuplet.reports.examples import ShownExamples, read_kept, write_kept
 
 SECTIONS = ["headline", "map", "learning", "retrieval", "worst", "typical", "confused", "weights", "settings"]
 NASTY = ("<script>alert(1)</script>", '"quoted" & co', "a'b", "Ω ≠ ω", "{brace}", "x" * 80)
@@ -196,7 +196,7 @@ def test_a_report_survives_the_loss_of_its_images(tmp_path):
 
 
 def test_kept_examples_belong_to_one_run(tmp_path):
-    kept = KeptExamples([3, 5], ["ant", "bee"], ["ant/1.png", "bee/1.png"], None, True, {(96, 1): b"webp"})
+    kept = ShownExamples([3, 5], ["ant", "bee"], ["ant/1.png", "bee/1.png"], True, {(96, 1): b"webp"})
     write_kept(tmp_path, kept)
     assert read_kept(tmp_path, [3, 5]) == kept
     assert read_kept(tmp_path, [3, 6]) is None

@@ -15,7 +15,8 @@ def run_with(loss, options=None, labels=None):
     labels = torch.arange(48) // 4 if labels is None else labels
     data = from_features(torch.zeros(len(labels), 1), labels)
     about = {"data": "", "settings": {"loss": loss, "loss_options": options or {}}}
-    return FinishedRun(None, about, [], {}, vectors_for(labels), labels, torch.arange(len(labels)), data)
+    rows = vectors_for(labels), labels, torch.arange(len(labels))
+    return FinishedRun(None, about, [], {}, *rows, data, missing="", shown=None)
 
 
 def test_weights_equal_the_equation():

@@ -22,7 +22,7 @@ def test_a_finished_run_is_read(folder):
     run = read_run(folder)
     assert run.settings["loss"] == "multi_similarity"
     assert [event["step"] for event in run.of_kind("evaluation")] == [20, 40]
-    assert run.class_name(7) == "bee"
+    assert run.shown.class_names[7] == "bee"
     assert run.missing == ""
     assert [rows.tolist() for rows in run.queries_and_gallery()] == [list(range(36))] * 2
 
@@ -48,13 +48,13 @@ def test_wrong_data_are_refused(folder, tmp_path):
 
 def test_examples_are_named_by_their_files_relative_to_the_data(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder.parent)
-    assert read_run(folder, datasets.open("photos")).example(0) == "ant/0.png"
+    assert read_run(folder, datasets.open("photos")).shown.files[0] == "ant/0.png"
     (tmp_path / "lists").mkdir()
     shutil.copy("photos/ant/0.png", "lists/near.png")
     table = tmp_path / "lists/list.csv"
     table.write_text(f"path,label\nnear.png,1\n{tmp_path}/photos/ant/0.png,1\nnear.png,2\nnear.png,2\n")
     run = read_run(write_run(tmp_path / "other", datasets.open(table), table))
-    assert [run.example(row) for row in (0, 1)] == ["near.png", f"{tmp_path}/photos/ant/0.png"]
+    assert run.shown.files[:2] == ["near.png", f"{tmp_path}/photos/ant/0.png"]
 
 
 def test_class_names_leave_out_their_common_folder(folder):
@@ -64,7 +64,7 @@ def test_class_names_leave_out_their_common_folder(folder):
         packed.add(folder.parent / "photos", "photos/new")
     data = datasets.open(tar)
     assert data.class_names[1] == "photos/new/bee"
-    assert read_run(folder, data).class_name(7) == "bee"
+    assert read_run(folder, data).shown.class_names[7] == "bee"
 
 
 def test_missing_data_are_explained(folder):
@@ -72,7 +72,7 @@ def test_missing_data_are_explained(folder):
     run = read_run(folder)
     assert run.data is None
     assert "photos does not exist" in run.missing
-    assert run.class_name(7) == "1"
+    assert run.shown.class_names[7] == "1"
 
 
 def test_changed_data_are_not_shown(folder):
@@ -105,9 +105,9 @@ def test_a_lost_file_is_a_clear_error(folder, name):
 @pytest.mark.parametrize("name", ["data", "settings"])
 def test_a_run_json_without_an_entry_is_a_sentence(tmp_path, name):
     path = tmp_path / "run.json"
-    for content in ({"data": "here", "settings": {}} | {name: None}, [], "text", {}):
+    for content in ({"data": "here", "settings": {}, "tuplet": "0"} | {name: None}, [], "text", {}):
         path.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=r"run\.json (does not name the|holds no JSON object) .*; train again$"):
+        with pytest.raises(ValueError, match=r"run\.json (is damaged: \w+ is|holds no JSON object) .*; train again$"):
             read_about(path)
 
 

@@ -16,8 +16,9 @@ from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
 from tuplet.training.checkpoint import describe_module, plain_settings
 from tuplet.training.distributed import World
-from tuplet.training.plan import Default, make_plan, resolve_settings
+from tuplet.training.plan import make_plan
 from tuplet.training.recipes import recipe_for
+from tuplet.training.resolve import Default, resolve_settings
 from tuplet.training.settings import Settings, describe_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "options.md"
@@ -37,7 +38,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
         ({"lr": -1}, "lr is -1; it must be above 0"),
         ({"ema": 1.0}, "ema is 1.0; it must be at least 0 and below 1"),
         ({"optimizer": "lion"}, "optimizer is 'lion'; it must be 'sgd' or 'adam' or 'adamw'"),
-        ({"device": "gpu"}, "device is 'gpu', unknown to torch; use cpu, cuda or cuda:1"),
+        ({"device": "gpu"}, "device is 'gpu', which cannot be used: "),
         ({"schedule": "step"}, "schedule='step' needs decay_every"),
         ({"loss": losses.RAWLoss(), "loss_options": {"alpha": 1.0}}, "loss_options are for a loss given by name"),
         ({"loss": "ranked"}, "there is no loss 'ranked'; did you mean 'ranked_list'?"),
@@ -234,7 +235,9 @@ def test_a_batch_with_fewer_classes_than_processes_raises_an_error_at_the_start(
 
 
 def test_images_and_feature_vectors_need_models_that_take_them(tmp_path):
-    with pytest.raises(ValueError, match="mlp takes feature vectors and the data are images; choose another model"):
+    with pytest.raises(
+        ValueError, match="mlp takes feature vectors and the data are images; give feature vectors, or another model"
+    ):
         training.train(pictures(), tmp_path, model="mlp")
     with pytest.raises(ValueError, match=r"convnet takes images and the data are feature vectors.*such as mlp"):
         training.train(vectors(), tmp_path, model="convnet")

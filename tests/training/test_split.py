@@ -11,7 +11,7 @@ from training_tools import QUICK, events, vectors
 from tuplet import data, evaluation, training
 from tuplet.reports.run import read_run
 from tuplet.training import Settings
-from tuplet.training.data import class_groups, split_examples
+from tuplet.training.split import class_groups, split_examples
 
 
 def labels_of(source, positions):

@@ -14,7 +14,7 @@ from tuplet import losses, models
 from tuplet.training import RECIPES
 from tuplet.training.objective import Objective
 from tuplet.training.papers import published
-from tuplet.training.plan import resolve_settings
+from tuplet.training.resolve import resolve_settings
 from tuplet.training.settings import Settings
 
 QUICK = {

@@ -43,10 +43,8 @@ def _compare(
     """
     from tuplet import data as datasets
     from tuplet import reports, training
-    from tuplet.cli.runs import usable_device
     from tuplet.reports.comparison import shown_metrics, table_rows
 
-    usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     with when_stopped(lambda: _kept(out, len(losses) * seeds)):
         comparison = training.compare(opened, losses, range(seeds), out=out, recipe=recipe, **settings)

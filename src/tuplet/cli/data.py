@@ -103,8 +103,8 @@ def _print_columns(data: "Dataset") -> None:
 
 def _print_training_problems(data: "Dataset") -> None:
     from tuplet.cli.train import train
-    from tuplet.training.data import split_examples
     from tuplet.training.settings import Settings
+    from tuplet.training.split import split_examples
 
     try:
         rows = split_examples(data, Settings()).train

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tuplet.cli.errors import kept_with, when_stopped
 from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
     from tuplet.data import Dataset
-    from tuplet.models import Embedder
     from tuplet.training import Run
 
 _KS = (1, 2, 4, 8)
@@ -34,45 +34,30 @@ def demo(
 
     import tuplet
     from tuplet import data, reports
-    from tuplet.training.folder import EVALUATION, RunFolder
+    from tuplet.training.folder import CHECKPOINT, EVALUATION, RunFolder
 
     # The network is so small that several threads are slower than one, above all on a busy machine.
     torch.set_num_threads(1)
     print("Drawing characters and training on half of them …", flush=True)
     glyphs = data.open("glyphs")
-    run = tuplet.train(glyphs, out, recipe="demo")
+    with when_stopped(lambda: kept_with(Path(out, CHECKPOINT))):
+        run = tuplet.train(glyphs, out, recipe="demo")
     print("Testing on the other half and writing the report …\n", flush=True)
-    baselines = measure_baselines(run.embedder, glyphs)
+    baselines = {"raw pixels": measure_pixels(glyphs)}
     RunFolder(run.folder).write_json(EVALUATION, {**run.metrics, "baselines": baselines})
     report = reports.write(run.folder, glyphs)
-    _print_result(run, baselines, report)
+    _print_result(run, {**baselines, "untrained network": run.metrics["start"]}, report)
 
 
-def measure_baselines(trained: "Embedder", glyphs: "Dataset") -> dict[str, dict[str, float]]:
-    """Return Recall@K on the unseen characters for raw pixels and for the untrained network."""
+def measure_pixels(glyphs: "Dataset") -> dict[str, float]:
+    """Return Recall@K of the raw pixels on the unseen characters."""
     import torch
 
     from tuplet import data
-    from tuplet.embedding import embed_store
     from tuplet.training.evaluate import recalls
 
     store = data.load(glyphs.split()[1])
-    untrained = embed_store(_untrained(trained), store)
-    vectors = {"raw pixels": store.values[torch.arange(len(store))].flatten(1).float(), "untrained network": untrained}
-    return {name: recalls(each, store.data, _KS) for name, each in vectors.items()}
-
-
-def _untrained(trained: "Embedder") -> "Embedder":
-    """Return an embedder with the same architecture and random weights."""
-    import torch
-
-    from tuplet import models
-
-    c = trained.config
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        same = {name: getattr(c, name) for name in ("dim", "levels", "pooling", "normalize", "preprocessing")}
-        return models.create(c.architecture, **same, **c.options)
+    return recalls(store.values[torch.arange(len(store))].flatten(1).float(), store.data, _KS)
 
 
 def _print_result(run: "Run", baselines: dict[str, dict[str, float]], report: Path) -> None:

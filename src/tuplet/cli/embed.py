@@ -46,28 +46,17 @@ def embed(
       tuplet embed runs/photos a.jpg b.jpg --out two.npy
       tuplet embed dinov2_small new/ --out vectors.npz     without training
     """
-    from tuplet.cli.runs import list_images, load_image_embedder
-    from tuplet.data.sources import TABLE_ENDINGS, TAR_ENDINGS
+    from tuplet.cli.runs import load_image_embedder
     from tuplet.embedding import embed_in_shards, image_pixels
     from tuplet.embedding.pipeline import suggest_skipping
-    from tuplet.search.listing import list_images as list_rows
 
     if out.suffix not in FORMATS:
         raise typer.BadParameter(f"--out is {out}; its ending must be one of {', '.join(FORMATS)}")
     embedder = load_image_embedder(model, device)
-    # A table has boxes and proportions too. Its rows are named as in an index.
-    listed: dict[str, ListedImage] = {}
-    paths: list[str] = []
-    for given in images:
-        if given.is_file() and given.name.lower().endswith((*TABLE_ENDINGS, *TAR_ENDINGS)):
-            rows = {image.id: image for image in list_rows(given, **open_options(columns, pattern))}
-            listed |= rows
-            paths += map(_check_name, rows)
-        else:
-            paths += map(_check_name, list_images(given))
+    paths, classes, rows = _list(images, open_options(columns, pattern))
 
     def pixels(name: str) -> "Tensor":
-        row = listed.get(name)
+        row = rows.get(name)
         return image_pixels(embedder, name) if row is None else image_pixels(embedder, row.read()[0], row.aspect)
 
     if not out.parent.is_dir():
@@ -78,24 +67,46 @@ def embed(
         TemporaryFile(dir=out.parent).close()
     shards = out.with_name(f"{out.name}.shards")
     with suggest_skipping(), when_stopped(lambda: _kept(shards, len(paths))):
-        found = embed_in_shards(embedder, paths, shards, unreadable, pixels=pixels)
-    vectors, kept = found.vectors.numpy(), found.items
+        embedded = embed_in_shards(embedder, paths, shards, unreadable, pixels=pixels)
+    kept = embedded.items
     if not kept:
-        raise ValueError(f"none of the {len(paths):,} images can be read, first: {found.problems[0]}")
-    for problem in found.problems:
+        raise ValueError(f"none of the {len(paths):,} images can be read, first: {embedded.problems[0]}")
+    for problem in embedded.problems:
         print_stderr(problem)
-    classes = _classes(images) | {id: row.metadata["label"] for id, row in listed.items() if "label" in row.metadata}
     labels = [classes[path] for path in kept] if all(path in classes for path in kept) else None
-    write_atomic(out, lambda part: FORMATS[out.suffix](part, vectors, kept, labels))
-    if out.suffix == ".npy":
-        lines = "".join(f"{path}\n" for path in kept)
-        write_atomic(out.with_suffix(".txt"), lambda part: part.write_text(lines, encoding="utf-8"))
-        if labels is not None:
-            beside = out.with_name(f"{out.stem}_labels.npy")
-            write_atomic(beside, lambda part: _save_array(part, labels))
+    _write(out, embedded.vectors.numpy(), kept, labels)
     shutil.rmtree(shards, ignore_errors=True)
     skipped = f", {len(paths) - len(kept):,} unreadable" if len(kept) < len(paths) else ""
-    print(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers{skipped}")
+    print(f"{out}: {len(kept):,} vectors of {embedder.width:,} numbers{skipped}")
+
+
+def _list(
+    images: Sequence[Path], options: dict[str, Any]
+) -> "tuple[list[str], dict[str, str], dict[str, ListedImage]]":
+    """Return the names of all images, the classes of those that have one, and the rows of tables, both by name.
+
+    A file is named by its path, and its class is its folder below the given one. A row is named as in an index; it may
+    have a box and other proportions than its file.
+    """
+    from tuplet.cli.runs import list_images
+    from tuplet.data.sources import TABLE_ENDINGS, TAR_ENDINGS
+    from tuplet.search.listing import list_images as list_rows
+
+    names: list[str] = []
+    classes: dict[str, str] = {}
+    rows: dict[str, ListedImage] = {}
+    for given in images:
+        if given.is_file() and given.name.lower().endswith((*TABLE_ENDINGS, *TAR_ENDINGS)):
+            listed = {row.id: row for row in list_rows(given, **options)}
+            rows |= listed
+            classes |= {id: row.metadata["label"] for id, row in listed.items() if "label" in row.metadata}
+            names += map(_check_name, listed)
+        else:
+            for path in list_images(given):
+                names.append(_check_name(path))
+                if given.is_dir() and path.parent != given:
+                    classes[str(path)] = path.parent.relative_to(given).as_posix()
+    return names, classes, rows
 
 
 def _kept(shards: Path, count: int) -> str:
@@ -106,19 +117,6 @@ def _kept(shards: Path, count: int) -> str:
     if not done:
         return NOTHING_KEPT
     return f"; {min(done, count):,} of {count:,} images are done in {shards}, and the same command continues from there"
-
-
-def _classes(images: Sequence[Path]) -> dict[str, str]:
-    """Return the class of each image that lies in a class folder below one of the given folders, by its path."""
-    from tuplet.cli.runs import list_images
-
-    classes = {}
-    for folder in (path for path in images if path.is_dir()):
-        for image in list_images(folder):
-            parent = image.parent.relative_to(folder).as_posix()
-            if parent != ".":
-                classes[str(image)] = parent
-    return classes
 
 
 def _check_name(path: Path | str) -> str:
@@ -133,6 +131,16 @@ def _check_name(path: Path | str) -> str:
     if "\n" in name:
         raise ValueError(f"the name of {name!r} has a line break, and paths are listed one per line; rename it")
     return name
+
+
+def _write(out: Path, vectors: "np.ndarray", paths: Sequence[str], labels: Sequence[str] | None) -> None:
+    """Write the file, and those beside an .npy file."""
+    write_atomic(out, lambda part: FORMATS[out.suffix](part, vectors, paths, labels))
+    if out.suffix == ".npy":
+        lines = "".join(f"{path}\n" for path in paths)
+        write_atomic(out.with_suffix(".txt"), lambda part: part.write_text(lines, encoding="utf-8"))
+        if labels is not None:
+            write_atomic(out.with_name(f"{out.stem}_labels.npy"), lambda part: _save_array(part, labels))
 
 
 def _save_array(path: Path, array: "np.ndarray | Sequence[str]") -> None:

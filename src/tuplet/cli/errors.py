@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,11 +19,6 @@ from tuplet.signals import raise_on_signals
 
 INTERRUPTED, TERMINATED = 130, 143
 NOTHING_KEPT = "; nothing is kept yet, and the same command starts again"
-#: What to say of a stopped command, unless `when_stopped` knows more.
-_STOPPED = {
-    **dict.fromkeys(("demo", "tune"), "; the same command continues from the last checkpoint"),
-    **dict.fromkeys(("train", "compare", "evaluate", "embed", "index"), NOTHING_KEPT),
-}
 
 
 def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,8 +44,7 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
             code = stopped.code if isinstance(stopped, SystemExit) else INTERRUPTED
             if code not in (INTERRUPTED, TERMINATED):
                 raise
-            notes = getattr(stopped, "__notes__", ())
-            print_stderr("stopped" + (notes[0] if notes else _STOPPED.get(command.__name__, "")))
+            print_stderr("stopped" + getattr(stopped, "__notes__", [NOTHING_KEPT])[0])
             raise typer.Exit(code) from None
         except BrokenPipeError:
             raise  # the reader of the pipe has closed it: typer exits silently
@@ -69,7 +64,7 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def when_stopped(describe: Callable[[], str]) -> Iterator[None]:
-    """Say this after the word "stopped" if ctrl-C or SIGTERM ends the command inside the block.
+    """Say this after the word "stopped", and not that nothing is kept, if ctrl-C or SIGTERM ends this block.
 
     Args:
         describe: says what is kept and how to continue, such as "; the same command adds the rest".
@@ -79,6 +74,11 @@ def when_stopped(describe: Callable[[], str]) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit) as stopped:
         stopped.add_note(describe())
         raise
+
+
+def kept_with(file: Path) -> str:
+    """Return how a stopped training continues: from its last checkpoint, if it has written this file."""
+    return "; the same command continues from the last checkpoint" if file.is_file() else NOTHING_KEPT
 
 
 class _StderrHandler(logging.Handler):

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,7 +12,6 @@ from tuplet.cli.tables import percent, print_table
 
 if TYPE_CHECKING:
     from tuplet.data import Dataset
-    from tuplet.models import Embedder
 
 
 def evaluate(
@@ -45,21 +42,13 @@ def evaluate(
       tuplet evaluate runs/faces lfw/               pairs in ten folds, closed and open set
       tuplet evaluate runs/photos --json > metrics.json
     """
-    from tuplet import data as datasets
-    from tuplet.cli.runs import load_embedder, read_run_json
+    from tuplet.cli.runs import load_embedder, open_data, read_run_json
     from tuplet.training.evaluate import choose_examples, measure
     from tuplet.training.papers import recall_ks
 
     embedder = load_embedder(model, device)
-    run = read_run_json(model)
-    if data is None and run is None:
-        raise ValueError(f"{model} is not a run; name the data: tuplet evaluate {quote(str(model))} DATA")
-    options = open_options(columns, pattern, boxes)
-    if data is None and run is not None:
-        data, options = data_of_run(model, run["data"]), {**run.get("opened_with", {}), **options}
-    opened = datasets.open(data or "", **options)
-    _check_inputs(embedder, opened, model)
-    settings = (run or {}).get("settings", {})
+    opened = open_data(model, data, "evaluate", **open_options(columns, pattern, boxes))
+    settings = (read_run_json(model) or {}).get("settings", {})
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
     unreadable = settings.get("unreadable", "stop")
@@ -69,42 +58,19 @@ def evaluate(
     else:
         print_metrics(metrics)
     if opened.protocol == "lfw" and opened.pairs is None:
-        print_stderr(f"warning: {data} has no pairs.txt, so no pairs are verified; put LFW's list into it")
+        print_stderr(f"warning: {opened.source} has no pairs.txt, so no pairs are verified; put LFW's list into it")
 
 
 def _split(data: "Dataset", settings: Mapping[str, Any], on: str) -> "Dataset":
     """Return the training or test examples, as the run has split the data."""
-    from tuplet.training.data import SPLIT_OPTIONS, select_measured, split_examples
     from tuplet.training.settings import Settings
+    from tuplet.training.split import SPLIT_OPTIONS, select_measured, split_examples
 
     own = {name: settings[name] for name in SPLIT_OPTIONS if name in settings}
     split = split_examples(data, Settings(**own))
     if on == "train":
         return data.select(split.train)
     return select_measured(data, split.test, split.test_gallery)
-
-
-def data_of_run(run: Path, source: str, command: str = "evaluate") -> str:
-    """Return the data that a run was trained on; raise a FileNotFoundError if they cannot be opened."""
-    if source == "glyphs" or Path(source).exists():
-        return source
-    lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
-    raise FileNotFoundError(f"the data of {run} {lost}; name them: tuplet {command} {quote(str(run))} DATA")
-
-
-def _check_inputs(embedder: "Embedder", data: "Dataset", model: Path) -> None:
-    """Raise a ValueError if the data are images and the embedder takes vectors, or the reverse, or of another width."""
-    kinds = "feature vectors", "images"
-    takes, given = kinds[embedder.preprocessing is not None], kinds[data.images is not None]
-    name = Path(data.source or "the data").name
-    if takes != given:
-        raise ValueError(f"the embedder in {model} takes {takes}, and {name} contains {given}; give {takes}")
-    width = embedder.config.options.get("features")
-    if data.features is not None and width not in (None, data.features.shape[1]):
-        raise ValueError(
-            f"the embedder in {model} takes vectors of {width} numbers, and those of {name} have "
-            f"{data.features.shape[1]}; give vectors of {width} numbers"
-        )
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

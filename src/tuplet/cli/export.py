@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tuplet.cli.arguments import Model
-from tuplet.cli.evaluate import data_of_run
 from tuplet.cli.tables import percent
 
 if TYPE_CHECKING:
@@ -42,18 +41,13 @@ def export(
     """
     from torch.nn.functional import cosine_similarity
 
-    from tuplet import data as datasets
     from tuplet import evaluation, models
-    from tuplet.cli.runs import load_image_embedder, read_run_json
+    from tuplet.cli.runs import load_image_embedder, open_data
     from tuplet.models.export import ENDINGS
 
     embedder = load_image_embedder(model, "cpu")
     assert embedder.preprocessing is not None
-    run = read_run_json(model)
-    if data is None and run is None:
-        raise ValueError(f"{model} is not a run; name images to check it with: tuplet export {model} DATA")
-    how = {} if run is None or data is not None else run.get("opened_with", {})
-    train, test = datasets.open(data or data_of_run(model, (run or {})["data"], "export"), **how).split()
+    train, test = open_data(model, data, "export").split()
     out = out or (model if model.is_dir() else Path()) / f"{precision}{ENDINGS[format]}"
     calibration = _some(train, images, embedder.preprocessing)[0] if precision == "int8" else None
     pixels, labels = _some(test, images, embedder.preprocessing)

@@ -3,10 +3,9 @@
 import inspect
 import json
 import re
-import types
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_origin
 
 import typer
 
@@ -105,13 +104,13 @@ _DEFAULTS = {"model": "the one with the best weights at hand"}
 
 def describe_flag(option: "Option") -> dict[str, Any]:
     """Return what help and tab completion show of an option: group, help, placeholder and possible words."""
-    words = _metavar(option.hint).split("|")
-    if type(None) in _choices(option.hint):
+    words = _metavar(option.alternatives).split("|")
+    if type(None) in option.alternatives:
         words.append("none")
     return {
         "group": option.group,
         "help": _help(option),
-        "metavar": _metavar(option.hint),
+        "metavar": _metavar(option.alternatives),
         "choices": [word for word in words if word.islower() and "=" not in word],
     }
 
@@ -122,30 +121,22 @@ def _help(option: "Option") -> str:
     return about if option.default == {} else f"{about} [{default}]"
 
 
-def _metavar(hint: Any) -> str:
+def _metavar(alternatives: list[Any]) -> str:
     """Return the placeholder of a value in the help.
 
-    >>> _metavar(int | None), _metavar(bool | Literal["eval"]), _metavar(dict[str, int])
+    >>> _metavar([int, type(None)]), _metavar([bool, "eval"]), _metavar([dict[str, int]])
     ('INT', 'true|false|eval', 'k=v,…')
     """
-    parts = [part for part in _choices(hint) if part is not type(None)]
+    parts = [part for part in alternatives if part is not type(None)]
     if str in parts:  # the alternatives to a string are Python objects
         return "TEXT"
     words = {int: "INT", float: "NUMBER", bool: "true|false"}
     return "|".join(words.get(part, part if isinstance(part, str) else "k=v,…") for part in parts)
 
 
-def _choices(hint: Any) -> list[Any]:
-    """Return the types that a value may have, and the strings of literals."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return [choice for part in parts for choice in _choices(part)]
-    return list(parts) if origin is Literal else [hint]
-
-
 def parse_value(option: "Option", text: str) -> Any:
     """Return the value of an option from the text that the user typed; `Settings` checks its range."""
-    choices = _choices(option.hint)
+    choices = option.alternatives
     if text in choices:
         return text
     if text.lower() == "none" and type(None) in choices:
@@ -162,7 +153,7 @@ def parse_value(option: "Option", text: str) -> Any:
         return text
     if any(get_origin(choice) is not None for choice in choices):
         return parse_mapping(option, text)
-    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_metavar(option.hint)}: {_help(option)}")
+    raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_metavar(choices)}: {_help(option)}")
 
 
 def parse_mapping(option: "Option", text: str) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """Detect what a path contains (a run, a model or images) and read it."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-import torch
-
+from tuplet import data as datasets
 from tuplet import models
+from tuplet.data import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
-from tuplet.errors import did_you_mean, first_line
+from tuplet.errors import did_you_mean
 from tuplet.models import Embedder
 from tuplet.models.storage import CONFIG
 from tuplet.reports.run import read_about
+from tuplet.training.distributed import usable_device
 
 
 def load_embedder(model: Path, device: str | None = None) -> Embedder:
@@ -61,21 +63,6 @@ def load_image_embedder(model: Path, device: str | None) -> Embedder:
     return embedder
 
 
-def usable_device(name: str | None) -> str:
-    """Return the device of that name, or a GPU or the CPU without a name; raise a ValueError if it cannot be used.
-
-    >>> usable_device("cpu")
-    'cpu'
-    """
-    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = first_line(error).rstrip(".")
-        raise ValueError(f"the device {device!r} cannot be used: {reason}; leave out --device or use cpu") from error
-    return device
-
-
 def default_folder(data: str, ending: str = "") -> Path:
     """Return the folder of a run on these data, where the user names none.
 
@@ -89,6 +76,20 @@ def read_run_json(folder: Path) -> dict[str, Any] | None:
     """Return the run.json of a folder, or None if the folder contains no run."""
     path = folder / "run.json"
     return read_about(path) if path.is_file() else None
+
+
+def open_data(model: Path, data: str | None, command: str, **options: Any) -> Dataset:
+    """Open the data that the user names after a command, or those that a run was trained on."""
+    if data is not None:
+        return datasets.open(data, **options)
+    run, remedy = read_run_json(model), f"tuplet {command} {quote(str(model))} DATA"
+    if run is None:
+        raise ValueError(f"{model} is not a run; name the data: {remedy}")
+    source = run["data"]
+    if source != "glyphs" and not Path(source).exists():
+        lost = "were in memory" if source.startswith("Dataset(") else f"are no longer at {source}"
+        raise FileNotFoundError(f"the data of {model} {lost}; name them: {remedy}")
+    return datasets.open(source, **{**run.get("opened_with", {}), **options})
 
 
 def list_images(path: Path) -> list[Path]:

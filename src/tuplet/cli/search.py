@@ -1,6 +1,7 @@
 """`tuplet search`."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -59,13 +60,13 @@ def search(
     from PIL import Image
 
     from tuplet import search as searching
-    from tuplet.cli.runs import list_images, load_embedder, usable_device
+    from tuplet.cli.runs import list_images, load_embedder
     from tuplet.images.decode import read_image
     from tuplet.models import TextEncoder
     from tuplet.search.filters import with_labels
-    from tuplet.search.ingest import file_of
     from tuplet.search.inputs import query_views
     from tuplet.search.sheet import contact_sheet
+    from tuplet.training.distributed import usable_device
 
     if not images and not text:
         raise typer.BadParameter("there is no query; give images, or --text 'a red bird on snow'")
@@ -100,16 +101,22 @@ def search(
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         for name, hits in zip(names, results, strict=True):
-            print(name if hits else f"{name}: nothing in the index matches")
-            labels = ["" if hit.label is None else str(hit.label) for hit in hits]
-            files = [file_of(hit.metadata).get("path", hit.id) for hit in hits]
-            scores = [f"{hit.score:.4f}" for hit in hits]
-            rows = list(zip(scores, labels, files, strict=True))
-            if rows:
-                print_table(("score", "label", "image"), rows, numbers=("score",))
+            _print_hits(name, hits)
     if sheet is not None:
         shown = [read_image(path) for path in (paths[:1] if together else paths)]
         _save_sheet(contact_sheet(opened, shown, results), sheet)
+
+
+def _print_hits(query: str, hits: "Sequence[Hit]") -> None:
+    from tuplet.search.ingest import file_of
+
+    print(query if hits else f"{query}: nothing in the index matches")
+    rows = [
+        (f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), file_of(hit.metadata).get("path", hit.id))
+        for hit in hits
+    ]
+    if rows:
+        print_table(("score", "label", "image"), rows, numbers=("score",))
 
 
 def _save_sheet(image: "Image.Image", path: Path) -> None:
@@ -148,28 +155,20 @@ def _parse_conditions(where: str | None) -> dict[str, Any]:
 
 
 def _check_conditions(opened: "Searchable", index: str, conditions: dict[str, Any]) -> None:
-    """Raise a ValueError if no item can match: none has the key, or its values are of another kind."""
+    """Raise a ValueError if no item has a key, or none a value of that kind, text or number: nothing can match."""
+    from tuplet.search.ingest import without_file
     from tuplet.search.inputs import choices
 
     for key, wanted in conditions.items():
-        values, given = opened.counts(key), choices(wanted)
+        given = choices(wanted)
+        kinds = {isinstance(value, str) for value in given}
         if not given or None in given:  # no value is left beside --label, or items without the key are wanted
             continue
-        if not values:
-            known = {name: value for _, data in opened.items() for name, value in data.items() if name != "file"}
-            if key in known:  # a list or a mapping
-                continue
-            if not known:
-                raise ValueError(f"--where asks for {key}, and {index} has no metadata; index a table with columns")
-            shown = next((name for name, value in known.items() if isinstance(value, str | int | float)), None)
-            example = "" if shown is None else f", such as --where {_condition(shown, known[shown])}"
-            columns = ", ".join(sorted(known)[:20])
-            raise ValueError(f"--where asks for {key}, and {index} has the columns {columns}; use one of them{example}")
-        kinds = {isinstance(value, str) for value in values}
-        if kinds.isdisjoint(isinstance(value, str) for value in given):
-            expected, example = "text" if True in kinds else "numbers", _condition(key, next(iter(values)))
-            asked = json.dumps(wanted, ensure_ascii=False)
-            raise ValueError(f"--where asks for {key} {asked}, and its values are {expected}; use --where {example}")
+        if not any(isinstance(value, str) in kinds for value in opened.counts(key)):
+            columns = {name: value for _, data in opened.items() for name, value in without_file(data).items()}
+            have = ", ".join(_condition(*column) for column in list(columns.items())[:20]) or "no metadata"
+            asked = f"{key} {json.dumps(wanted, ensure_ascii=False)}"
+            raise ValueError(f"--where asks for {asked}, and no item of {index} has such a value; they have {have}")
 
 
 def _condition(key: str, value: Any) -> str:
@@ -180,9 +179,5 @@ def _condition(key: str, value: Any) -> str:
     >>> print(_condition("code", "7"))
     '{"code": "7"}'
     """
-    text = f"{key}={value}"
-    try:
-        is_plain = _parse_conditions(text) == {key: value}
-    except typer.BadParameter:
-        is_plain = False
-    return shlex.quote(text if is_plain else json.dumps({key: value}, ensure_ascii=False))
+    is_plain = re.fullmatch(r"\w+=[^,]*", f"{key}={value}") and json_or_text(str(value)) == value
+    return shlex.quote(f"{key}={value}" if is_plain else json.dumps({key: value}, ensure_ascii=False))

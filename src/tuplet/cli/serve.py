@@ -33,8 +33,9 @@ def serve(
       TUPLET_TOKEN=secret tuplet serve birds.index --host 0.0.0.0 --port 80
     """
     from tuplet import search
-    from tuplet.cli.runs import load_embedder, usable_device
+    from tuplet.cli.runs import load_embedder
     from tuplet.search.server import serve as run_server
+    from tuplet.training.distributed import usable_device
 
     opened = search.open(index, None if model is None else load_embedder(model))
     if opened.has_model:

@@ -10,7 +10,7 @@ import typer
 
 from tuplet.cli.arguments import Boxes, Columns, Pattern, open_options
 from tuplet.cli.catalog import complete_words
-from tuplet.cli.errors import NOTHING_KEPT, when_stopped
+from tuplet.cli.errors import kept_with, when_stopped
 from tuplet.cli.options import Config, Recipe, add_training_options, read_options
 
 
@@ -70,18 +70,18 @@ def _train(
     from tuplet import data as datasets
     from tuplet import reports
     from tuplet.cli.evaluate import print_metrics
-    from tuplet.cli.runs import default_folder, usable_device
+    from tuplet.cli.runs import default_folder
     from tuplet.training.checkpoint import plain_settings
-    from tuplet.training.plan import resolve_settings
+    from tuplet.training.folder import CHECKPOINT
+    from tuplet.training.resolve import resolve_settings
 
-    usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     recipe, settings = read_options(config, recipe, settings)
     if print_config:
         print(json.dumps(plain_settings(resolve_settings(recipe, settings, opened)), indent=2, ensure_ascii=False))
         return
     folder = default_folder(data) if out is None else out
-    with when_stopped(lambda: _kept(Path(folder))):
+    with when_stopped(lambda: kept_with(Path(folder, CHECKPOINT))):
         run = tuplet.train(opened, folder, recipe=recipe, resume=resume, callbacks=log or (), **settings)
     if os.environ.get("RANK", "0") != "0":
         return
@@ -97,13 +97,6 @@ def _train(
             word for flag, text in (("--columns", columns), ("--pattern", pattern)) if text for word in (flag, text)
         ]
         print(f"search: {shlex.join(words)}")
-
-
-def _kept(folder: Path) -> str:
-    """Say how a stopped run continues."""
-    from tuplet.training.folder import CHECKPOINT
-
-    return "; the same command continues from the last checkpoint" if (folder / CHECKPOINT).is_file() else NOTHING_KEPT
 
 
 train = add_training_options(_train)

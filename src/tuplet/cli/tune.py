@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
 from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
+from tuplet.cli.errors import kept_with, when_stopped
 from tuplet.cli.flags import flag, format_value
 from tuplet.cli.options import Config, Recipe, add_training_options, read_options
 from tuplet.cli.tables import percent, print_table
@@ -61,14 +63,16 @@ def _tune(
     """
     from tuplet import data as datasets
     from tuplet import reports, training
-    from tuplet.cli.runs import default_folder, usable_device
+    from tuplet.cli.runs import default_folder
     from tuplet.reports.tuning import describe, gain_over_first, metric_title, ranked
+    from tuplet.training.tuning import STUDY
 
     folder = default_folder(data, "_tuning") if out is None else out
-    usable_device(settings.get("device"))
     opened = datasets.open(data, **open_options(columns, pattern, boxes))
     recipe, fixed = read_options(config, recipe, settings)
-    found = training.tune(opened, folder, trials, minutes=minutes, seeds=seeds, recipe=recipe, resume=resume, **fixed)
+    options = {"minutes": minutes, "seeds": seeds, "recipe": recipe, "resume": resume, **fixed}
+    with when_stopped(lambda: kept_with(Path(folder, STUDY))):
+        found = training.tune(opened, folder, trials, **options)
     words = ["tuplet", "train", data, "--out", str(default_folder(data, "_tuned")), *(["--boxes"] if boxes else [])]
     sources = {"recipe": recipe, "columns": columns, "pattern": pattern, "config": config}
     command = _command(words, {k: v for k, v in sources.items() if v is not None} | settings | found["best"]["options"])

@@ -4,8 +4,8 @@ import base64
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
@@ -16,27 +16,27 @@ FILE, _ABOUT = "examples.zip", "examples.json"
 
 
 @dataclass(frozen=True)
-class KeptExamples:
-    """The test examples of a run, as its files keep them.
+class ShownExamples:
+    """What a report shows of the test examples, from the dataset or from what the run has kept of it.
 
-    `indices` are their positions in the dataset; `class_names`, `files` and `splits` have an entry for each. `images`
-    are the thumbnails as WebP, by their side in pixels and the row of the example; those that a report has shown.
+    `indices` are their positions in the dataset. `class_names` have no folder that contains all classes; `files` are
+    relative to the dataset, or numbers if it has no files. `images` are the thumbnails that were drawn, as WebP, by
+    their side in pixels and the row of the example.
     """
 
     indices: Sequence[int]
     class_names: Sequence[str]
     files: Sequence[str]
-    splits: Sequence[str] | None
     has_images: bool
-    images: Mapping[tuple[int, int], bytes]
+    images: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
 
-def write_kept(folder: Path, examples: KeptExamples) -> None:
+def write_kept(folder: Path, examples: ShownExamples) -> None:
     """Write examples.zip; the same examples give the same bytes."""
 
     def write(part: Path) -> None:
         with zipfile.ZipFile(part, "w") as packed:
-            names = ("indices", "class_names", "files", "splits", "has_images")
+            names = ("indices", "class_names", "files", "has_images")
             about = json.dumps({name: getattr(examples, name) for name in names})
             packed.writestr(zipfile.ZipInfo(_ABOUT), about, zipfile.ZIP_DEFLATED)
             for (size, row), content in examples.images.items():
@@ -45,7 +45,7 @@ def write_kept(folder: Path, examples: KeptExamples) -> None:
     write_atomic(folder / FILE, write)
 
 
-def read_kept(folder: Path, indices: Sequence[int]) -> KeptExamples | None:
+def read_kept(folder: Path, indices: Sequence[int]) -> ShownExamples | None:
     """Read examples.zip; None if there is none, if it is damaged, or if it describes other examples."""
     try:
         with zipfile.ZipFile(folder / FILE) as packed:
@@ -54,7 +54,7 @@ def read_kept(folder: Path, indices: Sequence[int]) -> KeptExamples | None:
                 if name != _ABOUT:
                     size, _, row = name.removesuffix(".webp").partition("/")
                     images[int(size), int(row)] = packed.read(name)
-            kept = KeptExamples(**json.loads(packed.read(_ABOUT)), images=images)
+            kept = ShownExamples(**json.loads(packed.read(_ABOUT)), images=images)
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError):
         return None
     return kept if list(kept.indices) == list(indices) else None

@@ -39,7 +39,7 @@ def unfinished_headline(run: RunLog) -> str:
 
 def unit(run: FinishedRun) -> str:
     """Return what the examples are called."""
-    return "images" if run.has_images else "examples"
+    return "images" if run.shown.has_images else "examples"
 
 
 def _made(run: RunLog) -> str:

@@ -47,7 +47,8 @@ def _mark(run: FinishedRun, row: int, nearest: int, point: Point, image: bytes, 
     """Draw a dot in the colour of its class, and its image, which the style sheet shows from `zoom` on."""
     label = int(run.labels[row])
     wrong = int(run.labels[nearest]) != label
-    text, neighbour = (f"{run.class_name(each)} · {run.example(each)}" for each in (row, nearest))
+    names, files = run.shown.class_names, run.shown.files
+    text, neighbour = (f"{names[each]} · {files[each]}" for each in (row, nearest))
     near = f' data-near="{nearest}" data-near-text="{escape(f"nearest: {neighbour}")}"' if wrong else ""
     shown = f'<g class="z{zoom}"><rect/><image href="{as_uri(image)}"/></g>' if image else ""
     return (
@@ -67,7 +68,7 @@ def _names(run: FinishedRun, rows: Tensor, points: Tensor) -> str:
         own = (run.labels[rows] == label).nonzero()[:, 0]
         middle = points[own].median(0).values
         place = own[int((points[own] - middle).square().sum(1).argmin())]
-        name = run.class_name(int(rows[place]))
+        name = run.shown.class_names[int(rows[place])]
         name = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
         half = torch.tensor([len(name) * LETTER_WIDTH / 2, NAME_HEIGHT / 2])
         x, y = torch.minimum(torch.maximum(points[place], half), torch.tensor([WIDTH, HEIGHT]) - half).tolist()
@@ -82,7 +83,7 @@ def _names(run: FinishedRun, rows: Tensor, points: Tensor) -> str:
 def _classes(run: FinishedRun, rows: Tensor) -> str:
     """List the classes of the map by name, each in its colour and with its number of examples."""
     labels = run.labels[rows].tolist()
-    names = {label: run.class_name(row) for label, row in zip(labels, rows.tolist(), strict=True)}
+    names = {label: run.shown.class_names[row] for label, row in zip(labels, rows.tolist(), strict=True)}
     counts = Counter(labels)
     buttons = [
         f'<button type="button" class="class" data-class="{label}" aria-pressed="false" style="--hue:{hue(label):.0f}">'

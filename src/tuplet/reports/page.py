@@ -53,11 +53,13 @@ def write(folder: str | os.PathLike[str], data: Dataset | str | os.PathLike[str]
     if not isinstance(run, FinishedRun):
         return write_page(path, run.source, unfinished_headline(run) + _learning(run) + _settings(run))
     if run.missing:
-        shows = "without images" if run.kept is None else "with the class names and thumbnails that the run has kept"
+        shows = (
+            "with the class names and thumbnails that the run has kept" if run.shown.has_images else "without images"
+        )
         warn(f"the report is written {shows}: {run.missing}; if the dataset was moved, name its new place")
     written = write_page(path, run.source, headline(run) + _sections(run))
     if run.data is not None:
-        write_kept(run.folder, run.keep())
+        write_kept(run.folder, run.shown)
     return written
 
 
@@ -71,7 +73,7 @@ def _sections(run: FinishedRun) -> str:
     weights = pair_weights(run)
     about_weights = weights if isinstance(weights, str) else _WEIGHTS.format(loss=weights.loss)
     weight_charts = [] if isinstance(weights, str) else charts.weight_charts(weights)
-    which = "Point at an image to see its file." if run.has_images else "Numbers are positions in the dataset."
+    which = "Point at an image to see its file." if run.shown.has_images else "Numbers are positions in the dataset."
     about_worst = f"{_WORST} {which}" if worst else _NO_MISTAKES
     about_confused = _CONFUSED if confused else _NO_MISTAKES
     sections = [
@@ -95,7 +97,7 @@ def _learning(run: RunLog) -> str:
 
 def _about_map(run: FinishedRun, shown: int) -> str:
     some = "" if shown == len(run.labels) else f", chosen evenly from all classes out of {len(run.labels):,}"
-    kept = "Images are not shown" if run.kept is None else "Images are those that the run has kept"
+    kept = "Images are those that the run has kept" if run.shown.has_images else "Images are not shown"
     missing = f" {kept}: {run.missing}." if run.missing else ""
     return (
         f"{shown:,} test {unit(run)}{some}, placed by t-SNE so that neighbours on the map are neighbours in the "

@@ -40,7 +40,7 @@ def _figure(kind: str, cells: str, caption: str) -> str:
 
 
 def _cell(run: FinishedRun, row: int, kind: str, image: bytes) -> str:
-    name, example = escape(run.class_name(row)), escape(run.example(row))
+    name, example = escape(run.shown.class_names[row]), escape(run.shown.files[row])
     shown = (
         f'<img src="{as_uri(image)}" alt="" width="{SIZE}" height="{SIZE}">'
         if image

@@ -5,7 +5,7 @@ import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from tuplet import data as datasets
 from tuplet.data import CentreCrop, Dataset
 from tuplet.progress import track
-from tuplet.reports.examples import KeptExamples, as_webp, read_kept
+from tuplet.reports.examples import ShownExamples, as_webp, read_kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,8 @@ class FinishedRun(RunLog):
     """A finished run: settings, events, metrics, and the vectors of the test examples.
 
     `metrics` is evaluation.json. `indices` (N,) are the positions of the rows of `embeddings` and `labels` in the
-    dataset. `data` is None if the dataset is gone or has changed; `missing` is then the reason, and `kept` what the run
-    has kept of the examples, if anything. `is_query` marks the queries among the rows, where the others are their
-    gallery. `drawn` are the thumbnails that were made from the dataset.
+    dataset. `data` is None if the dataset is gone or has changed; `missing` is then the reason. `is_query` marks the
+    queries among the rows, where the others are their gallery.
     """
 
     metrics: dict[str, Any]
@@ -59,44 +58,15 @@ class FinishedRun(RunLog):
     labels: Tensor
     indices: Tensor
     data: Dataset | None
-    missing: str = ""
-    kept: KeptExamples | None = None
+    missing: str
+    shown: ShownExamples
     is_query: Tensor | None = None
-    drawn: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
         """Metrics to compare with, by the name of the baseline; empty if the evaluation has none."""
         start = self.metrics.get("start")
         return {**({"before training": start} if start else {}), **self.metrics.get("baselines", {})}
-
-    @property
-    def has_images(self) -> bool:
-        """True if the report can show images."""
-        return self.kept is not None and self.kept.has_images if self.data is None else self.data.images is not None
-
-    def class_name(self, row: int) -> str:
-        """Return the name of the class of a row, without the folder that contains all classes."""
-        return self._names[row]
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        if self.data is None:
-            return [str(label) for label in self.labels.tolist()] if self.kept is None else self.kept.class_names
-        names = self.data.class_names
-        prefix = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 -- cut at a folder
-        return [names[label][prefix:] for label in self.labels.tolist()]
-
-    def example(self, row: int) -> str:
-        """Return the file of a row, relative to the dataset, or its number if the dataset has no files."""
-        if self.data is None and self.kept is not None:
-            return self.kept.files[row]
-        number = int(self.indices[row])
-        if self.data is None or self.data.images is None or isinstance(self.data.images, Tensor):
-            return f"number {number}"
-        path, source = os.path.abspath(self.data.path(number)), str(self.about["data"])
-        parent = next((folder for folder in (source, os.path.dirname(source)) if path.startswith(f"{folder}/")), "")
-        return path.removeprefix(f"{parent}/") if parent else path
 
     @cached_property
     def targets(self) -> Tensor:
@@ -118,15 +88,11 @@ class FinishedRun(RunLog):
 
     def thumbnails(self, rows: Sequence[int], size: int, progress: str) -> list[bytes]:
         """Return the central square of the image of each row as WebP; b"" if it is not known."""
-        if self.data is None:
-            images = {} if self.kept is None else self.kept.images
-            return [images.get((size, row), b"") for row in rows]
-        if self.data.images is None:
-            return [b""] * len(rows)
-        with ThreadPoolExecutor() as pool:
-            made = list(track(pool.map(lambda row: self._thumbnail(row, size), rows), progress, total=len(rows)))
-        self.drawn.update({(size, row): image for row, image in zip(rows, made, strict=True)})
-        return made
+        if self.data is not None and self.data.images is not None:
+            with ThreadPoolExecutor() as pool:
+                made = track(pool.map(lambda row: self._thumbnail(row, size), rows), progress, total=len(rows))
+                self.shown.images.update({(size, row): image for row, image in zip(rows, made, strict=True)})
+        return [self.shown.images.get((size, row), b"") for row in rows]
 
     def _thumbnail(self, row: int, size: int) -> bytes:
         assert self.data is not None
@@ -134,27 +100,12 @@ class FinishedRun(RunLog):
         aspect = None if self.data.aspects is None else float(self.data.aspects[index])
         return as_webp(CentreCrop(size, size).crop(self.data.image(index, least=2 * size), aspect))
 
-    def keep(self) -> KeptExamples:
-        """Return what the run should keep of its examples once its report is drawn."""
-        rows = range(len(self.labels))
-        files = [self.example(row) for row in rows]
-        return KeptExamples(self.indices.tolist(), self._names, files, self.splits, self.has_images, self.drawn)
-
-    @property
-    def splits(self) -> Sequence[str] | None:
-        """The split of each row, where the dataset has splits."""
-        if self.data is None:
-            return None if self.kept is None else self.kept.splits
-        return self.data.splits and [self.data.splits[i] for i in self.indices.tolist()]
-
     def queries_and_gallery(self) -> tuple[Tensor, Tensor]:
         """Return the rows of the queries and of the gallery: all rows twice, unless the run tested with a gallery."""
-        everything, splits, query = torch.arange(len(self.labels)), self.splits, self.is_query
-        if query is None and splits is not None and set(splits) == {"query", "gallery"}:
-            query = torch.tensor([split == "query" for split in splits])
-        if query is None:
+        everything = torch.arange(len(self.labels))
+        if self.is_query is None:
             return everything, everything
-        return everything[query], everything[~query]
+        return everything[self.is_query], everything[~self.is_query]
 
 
 def read_run(
@@ -170,7 +121,6 @@ def read_run(
             f"the run folder {folder} does not exist; make one with: tuplet train DATA --out {folder}"
         )
     about, is_finished = read_about(folder / "run.json"), (folder / "evaluation.json").is_file()
-    _check(folder / "run.json", about, tuplet=str)
     events = _read_events(folder / "events.jsonl", is_finished)
     if not is_finished:
         return RunLog(folder, about, events)
@@ -193,8 +143,30 @@ def read_run(
             f"{data} does not contain the test examples of the run in {folder}; give the dataset of that run"
         )
     data, missing = (data, "") if data is not None else _reopen(about, *rows[1:])
-    kept = read_kept(folder, vectors["indices"].tolist()) if data is None else None
-    return FinishedRun(folder, about, events, metrics, *rows, data, missing, kept, vectors.get("is_query"))
+    shown = _shown(folder, about["data"], data, *rows[1:])
+    return FinishedRun(folder, about, events, metrics, *rows, data, missing, shown, vectors.get("is_query"))
+
+
+def _shown(folder: Path, source: str, data: Dataset | None, labels: Tensor, indices: Tensor) -> ShownExamples:
+    """Describe the test examples by the dataset, by what the run has kept of it, or by numbers alone."""
+    positions = indices.tolist()
+    if data is None:
+        by_number = [f"number {i}" for i in positions]
+        kept = read_kept(folder, positions)
+        return kept or ShownExamples(positions, [str(label) for label in labels.tolist()], by_number, has_images=False)
+    names = data.class_names
+    prefix = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 -- cut at a folder
+    class_names = [names[label][prefix:] for label in labels.tolist()]
+    return ShownExamples(positions, class_names, [_file(data, source, i) for i in positions], data.images is not None)
+
+
+def _file(data: Dataset, source: str, index: int) -> str:
+    """Return the file of an example, relative to the dataset, or its number if the dataset has no files."""
+    if data.images is None or isinstance(data.images, Tensor):
+        return f"number {index}"
+    path = os.path.abspath(data.path(index))
+    parent = next((folder for folder in (source, os.path.dirname(source)) if path.startswith(f"{folder}/")), "")
+    return path.removeprefix(f"{parent}/") if parent else path
 
 
 def _read_events(path: Path, is_finished: bool) -> list[dict[str, Any]]:
@@ -240,11 +212,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read a run.json; raise an error if it lacks the data or the settings of the run."""
+    """Read a run.json; raise an error if it lacks what a report and an evaluation need."""
     about = read_json(path)
-    for name, kind in (("data", str), ("settings", dict)):
-        if not isinstance(about.get(name), kind):
-            raise ValueError(f"{path} does not name the {name} of the run; train again")
+    _check(path, about, data=str, settings=dict, tuplet=str)
     return about
 
 

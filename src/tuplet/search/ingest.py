@@ -53,8 +53,9 @@ def find_changes(index: Searchable | None, images: Sequence[ListedImage], sync: 
     the time and the checksum of its file; and items that came from the same source and are not listed any more count
     as deleted.
     """
-    # A table may list an image twice; the first one counts.
-    listed = dict(reversed({image.id: image for image in reversed(images)}.items()))
+    listed: dict[str, ListedImage] = {}
+    for image in images:
+        listed.setdefault(image.id, image)  # a table may list an image twice; the first one counts
     if index is None:
         return Changes(list(listed.values()), [], [], 0)
     if not sync:

@@ -2,10 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,8 +28,8 @@ _MAY_CHANGE = {
 }
 #: Options that may differ between the processes of a run.
 _OF_A_PROCESS = {"device", "cache_folder", "cache_on_device"}
-#: Tensors of a checkpoint, of whose rows each process has a share, by the keys that lead to them.
-Shards: TypeAlias = dict[tuple[Any, ...], Tensor]
+#: For each divided parameter of the objective, by name: the parameter and its state in the optimizer, of all processes.
+Shards: TypeAlias = dict[str, dict[str, Tensor]]
 
 
 @dataclass
@@ -99,25 +97,28 @@ class TrainState:
             "rng": world.gather_objects(rng_state(world.device)),
             "progress": asdict(self.progress),
         }
-        # The dictionaries inside are those of the optimizer itself.
-        saved["optimizer"]["state"] = {number: dict(state) for number, state in saved["optimizer"]["state"].items()}
-        shards = self._shards(saved)
-        for *above, name in shards:
-            inside = _inside(saved, above)
-            inside[name] = world.collect_rows(inside[name])
-        return {**saved, "shards": list(shards)}
+        shards: Shards = {}
+        for name, number in self._sharded().items():
+            tensors = {"parameter": saved["objective"].pop(name), **saved["optimizer"]["state"].pop(number, {})}
+            shards[name] = {k: world.collect_rows(v) if v.ndim else v for k, v in tensors.items()}
+        return {**saved, "shards": shards}
 
     def restore(self, saved: dict[str, Any], shards: Shards, world: World) -> None:
         """Load what `save` returned. If the number of processes differs, random numbers start from the seed.
 
-        The main process has `shards`, which `take_shards` took out.
+        The main process has `shards`, taken out of `saved` so that not every process gets all of them.
         """
         # `fused` is no part of the optimizer's state: only a fused optimizer can skip a step on the device.
         for group in saved["optimizer"]["param_groups"]:
             group["fused"] = True
-        for path, own in self._shards(saved).items():
-            *above, name = path
-            _inside(saved, above)[name] = world.divide_rows(shards.get(path), own)
+        parameters = sharded_parameters(self.objective)
+        # Only numbers, such as a count of steps, are the same in all processes.
+        layout = {name: {k: None if v.ndim else v for k, v in each.items()} for name, each in shards.items()}
+        for name, each in world.broadcast(layout).items():
+            whole, own = shards.get(name, {}), parameters[name]
+            tensors = {k: world.divide_rows(whole.get(k), own) if v is None else v for k, v in each.items()}
+            saved["objective"][name] = tensors.pop("parameter")
+            saved["optimizer"]["state"][self._sharded()[name]] = tensors
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.sampler.load_state_dict(saved["sampler"])
@@ -125,36 +126,15 @@ class TrainState:
             set_rng_state(saved["rng"][world.rank], world.device)
         self.progress = Progress(**saved["progress"])
 
-    def _shards(self, saved: dict[str, Any]) -> Shards:
-        """Return the paths to the divided tensors of a checkpoint, each with the parameter that its rows belong to."""
+    def _sharded(self) -> dict[str, int]:
+        """Return the number in the optimizer of each parameter of which every process holds a share, by its name."""
         numbers = {p: n for n, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
-        paths: Shards = {}
-        for name, p in sharded_parameters(self.objective).items():
-            paths["objective", name] = p
-            for key, value in saved["optimizer"]["state"].get(numbers[p], {}).items():
-                if value is None or value.ndim:  # a number of steps is no share of anything
-                    paths["optimizer", "state", numbers[p], key] = p
-        return paths
+        return {name: numbers[p] for name, p in sharded_parameters(self.objective).items()}
 
     def _parts(self) -> dict[str, Any]:
         parts = {"embedder": self.embedder, "objective": self.objective, "optimizer": self.optimizer}
         ema = {} if self.ema is None else {"ema": self.ema.embedder}
         return {**parts, "scaler": self.scaler, **ema}
-
-
-def take_shards(saved: dict[str, Any] | None) -> Shards:
-    """Take the tensors that are divided among processes out of a checkpoint, so that not every process gets them."""
-    shards: Shards = {}
-    for path in () if saved is None else saved["shards"]:
-        *above, name = path
-        inside = _inside(saved, above)
-        shards[path], inside[name] = inside[name], None
-    return shards
-
-
-def _inside(saved: Any, path: Iterable[Any]) -> dict[Any, Any]:
-    """Return the dictionary at a path of keys."""
-    return reduce(getitem, path, saved)
 
 
 def rng_state(device: torch.device) -> list[Tensor]:

@@ -4,15 +4,14 @@ import json
 import os
 import re
 import tomllib
-import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from tuplet.errors import OptionError, first_line, opt
 from tuplet.extras import need
 from tuplet.training.recipes import RECIPES
-from tuplet.training.settings import check_names, describe_options
+from tuplet.training.settings import Option, check_names, describe_options
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def config_schema() -> dict[str, Any]:
     'integer'
     """
     options = {
-        option.name: {**_schema(option.hint), "description": option.about, "default": option.default}
+        option.name: {**_schema(option), "description": option.about, "default": option.default}
         for option in describe_options()
     }
     recipe = {"enum": [*RECIPES, None], "description": "a paper's settings, which the options override"}
@@ -77,15 +76,13 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def _schema(hint: Any) -> dict[str, Any]:
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        found = [_schema(part) for part in parts]
-        known = [each for each in found if each]  # a Python object cannot be written in a file
-        return known[0] if len(known) == 1 else {"anyOf": known}
-    if origin is Literal:
-        return {"enum": list(parts)}
+def _schema(option: Option) -> dict[str, Any]:
     names = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
-    if hint in names:
-        return {"type": names[hint]}
-    return {"type": "object"} if origin is not None else {}
+    words = [kind for kind in option.alternatives if isinstance(kind, str)]
+    found: list[dict[str, Any]] = [{"enum": words}] if words else []
+    for kind in option.alternatives:
+        if kind in names:
+            found.append({"type": names[kind]})
+        elif get_origin(kind) is not None:  # not a Python object, which cannot be written in a file
+            found.append({"type": "object"})
+    return found[0] if len(found) == 1 else {"anyOf": found}

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tuplet.errors import OptionError, opt
+from tuplet.errors import OptionError, first_line, opt
 from tuplet.models import Embedder
 from tuplet.progress import silent
 from tuplet.rows import ProcessGroup
@@ -191,23 +191,36 @@ def _lost_process(error: Exception) -> OSError | None:
     )
 
 
+def usable_device(name: str | None) -> torch.device:
+    """Return the device of that name, or a GPU or the CPU without a name; raise an error if it cannot be used.
+
+    "cuda" is the GPU that torchrun has assigned to this process, or the first one.
+
+    >>> usable_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch has no such device, or is built without it
+        reason = first_line(error).rstrip(".")
+        raise OptionError(
+            f"{opt('device')} is {name!r}, which cannot be used: {reason}", "use cpu, or leave it out"
+        ) from error
+    return device
+
+
 def join_processes(device: str | None) -> World:
     """Join the processes that torchrun started, if there are any.
 
     The process group lives until the process ends: torch cannot reliably create it a second time.
     """
-    has_gpu = torch.cuda.is_available()
-    try:
-        chosen = torch.device(device or ("cuda" if has_gpu else "cpu"))
-    except RuntimeError as error:
-        raise OptionError(f"{opt('device')} is {device!r}, unknown to torch", "use cpu, cuda or cuda:1") from error
+    chosen = usable_device(device)
     if chosen.type not in ("cpu", "cuda"):
         raise OptionError(f"{opt('device')} is {device!r}, unsupported in training", "use cpu, cuda or cuda:1")
-    if chosen.type == "cuda" and not has_gpu:
-        raise OptionError(f"{opt('device')} is {device!r} and torch finds no GPU", "use cpu, or leave it out")
     if chosen.type == "cuda":
-        index = int(os.environ.get("LOCAL_RANK", 0)) if chosen.index is None else chosen.index
-        chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized():
         backend = "nccl" if chosen.type == "cuda" else "gloo"

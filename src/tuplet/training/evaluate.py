@@ -21,13 +21,15 @@ from tuplet.errors import OptionError, opt, warn
 from tuplet.evaluation.retrieval import per_query
 from tuplet.models import Embedder, load
 from tuplet.training.checkpoint import Progress, TrainState
-from tuplet.training.data import Examples, query_mask
+from tuplet.training.data import Examples
 from tuplet.training.distributed import World
 from tuplet.training.events import Events
 from tuplet.training.folder import EVALUATION, VECTORS, RunFolder
+from tuplet.training.model import check_kind_of_data
 from tuplet.training.papers import recall_ks
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
+from tuplet.training.split import query_mask
 
 _logger = logging.getLogger("tuplet")
 #: Resamples of the queries, and the confidence of the interval that they give.
@@ -91,6 +93,7 @@ def measure(
     unreadable: OnError,
 ) -> dict[str, Any]:
     """Embed all examples of a dataset and compute every metric."""
+    check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
     store = datasets.load(data, on_error=unreadable, crop=crop)
     vectors = embed_store(embedder, store).float().cpu()
@@ -189,7 +192,7 @@ def queries_and_gallery(
     return vectors[rows], labels[is_query], rest
 
 
-def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events) -> None:
+def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events | None) -> None:
     """Measure the best embedder on the test split, compare it with the start, and write metrics and embeddings."""
     settings, world, progress, test = plan.settings, plan.world, state.progress, examples.test
     if test is None:
@@ -202,7 +205,7 @@ def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunF
     best = load_best(plan, progress, folder)
     after = embed_shared(best, test.store, world).float()
     mirrored = embed_shared(best, test.store, world, flip=True).float() if settings.flip_test else None
-    if not world.is_main:
+    if events is None:  # not the main process
         return
     metrics = all_metrics(after, test.data, examples.ks, settings.seed)
     if mirrored is not None:

@@ -123,26 +123,6 @@ class Events:
             self._tensorboard.close()
 
 
-class NoEvents(Events):
-    """The events of a process that is not the main one: nothing is written."""
-
-    def __init__(self) -> None:
-        pass
-
-    def write(self, event: str, step: int, **values: Any) -> None:
-        """Write nothing."""
-
-    def checkpoint(self, step: int, path: Path) -> None:
-        """Tell nobody."""
-
-    def sync(self) -> int:
-        """Return the length of no log."""
-        return 0
-
-    def close(self) -> None:
-        """Close nothing."""
-
-
 def _tensorboard(folder: Path, step: int) -> Any:
     """Return a writer that discards events after this step, or None if TensorBoard is not installed."""
     if find_spec("tensorboard") is None:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from tuplet.data import Batch, batches
 from tuplet.errors import spell, warn
 from tuplet.models import Embedder
 from tuplet.progress import silent, track
+from tuplet.signals import RAISING
 from tuplet.training.checkpoint import Progress, TrainState
 from tuplet.training.data import Examples
 from tuplet.training.diagnostics import (
@@ -29,7 +30,6 @@ from tuplet.training.ema import AVERAGES, averages
 from tuplet.training.evaluate import embed_shared, map_at_r, recalls
 from tuplet.training.events import Events
 from tuplet.training.folder import CHECKPOINT, RunFolder
-from tuplet.training.interrupt import stop
 from tuplet.training.optimizer import set_lr
 from tuplet.training.plan import Plan
 from tuplet.training.settings import Settings
@@ -48,7 +48,9 @@ class Loop:
     Every process runs the loop on its share of each batch. Only the main process writes files.
     """
 
-    def __init__(self, plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events) -> None:
+    def __init__(
+        self, plan: Plan, examples: Examples, state: TrainState, folder: RunFolder, events: Events | None
+    ) -> None:
         self.plan, self.settings, self.world = plan, plan.settings, plan.world
         self.examples, self.state, self.folder, self.events = examples, state, folder, events
         self.stepper = Stepper(plan.settings, state, plan.world)
@@ -59,8 +61,8 @@ class Loop:
         #: The loss of the latest `train` event.
         self.logged_loss = math.nan
         self.collapse_warned = False
-        #: The time that the latest evaluation took, and the time of the latest checkpoint.
-        self.evaluation_seconds, self.saved_at = 0.0, time.perf_counter()
+        #: The time that the latest evaluation took, and the times of the latest checkpoint and of the first full speed.
+        self.evaluation_seconds, self.saved_at, self.warm_at = 0.0, time.perf_counter(), 0.0
 
     def train(self, interrupted: Callable[[], int] = lambda: 0) -> None:
         """Train to the last step, or stop early if `patience` runs out or `interrupted()` returns a signal."""
@@ -89,10 +91,7 @@ class Loop:
                 norm = self._collect(leave=0 if log or evaluate or checkpoint else 1)
                 progress.busy_seconds += time.perf_counter() - step_started
                 progress.seconds = time.perf_counter() - started
-                if step - first == WARM:
-                    warm_at = time.perf_counter()
-                elif step - first == ESTIMATE_AFTER:
-                    self._estimate((time.perf_counter() - warm_at) / (ESTIMATE_AFTER - WARM))
+                self._estimate(step - first)
                 if log:
                     self._log(lr, norm)
                 best = self._evaluate() if evaluate else None
@@ -101,7 +100,7 @@ class Loop:
                 if signal := interrupted():
                     self._collect()
                     self._checkpoint()
-                    stop(signal)
+                    RAISING[signal](signal, None)
         # A killed run may have passed the last step already, if it is resumed with fewer steps.
         if progress.last_evaluation < progress.step:
             self._checkpoint(self._evaluate())
@@ -149,7 +148,7 @@ class Loop:
     def _log(self, lr: float, norm: float) -> None:
         progress, batch_size = self.state.progress, self.settings.batch_size or 0
         self.logged_loss = sum(progress.losses) / len(progress.losses)
-        self.events.write(
+        self._write(
             "train",
             step=progress.step,
             loss=self.logged_loss,
@@ -168,7 +167,7 @@ class Loop:
         found = self._measure(start.embedder)
         progress.last_evaluation = 0
         if found:
-            self.events.write("evaluation", step=0, **found)
+            self._write("evaluation", step=0, **found)
             split = "validation" if settings.validation else "test"
             _logger.info("before training: %s on the %s split (%s)", _described(found), split, start.about)
         if settings.keep_start or not settings.steps:
@@ -197,7 +196,7 @@ class Loop:
             if message is not None and not self.collapse_warned:
                 warn(message)
                 self.collapse_warned = True
-            self.events.write("evaluation", step=progress.step, **found)
+            self._write("evaluation", step=progress.step, **found)
             done = f"step {progress.step:,} of {self.settings.steps:,} after {progress.seconds:,.0f} s"
             loss = "" if math.isnan(self.logged_loss) else f"loss {self.logged_loss:.4g}, "
             _logger.info("%s: %s%s%s", done, loss, _described(found), ", the best so far" if best else "")
@@ -210,7 +209,7 @@ class Loop:
         for share, mixed in track(mixtures, "averaging with the start", total=len(AVERAGES)):
             with silent():
                 found = self._measure(mixed)
-            self.events.write("wise_ft", step=progress.step, share=share, **found)
+            self._write("wise_ft", step=progress.step, share=share, **found)
             score = found.get(self.settings.select_by, 0.0)
             if score > progress.best_score if found else share == self.plan.average:
                 best = copy.deepcopy(mixed)
@@ -240,8 +239,13 @@ class Loop:
         self.evaluation_seconds = time.perf_counter() - began
         return self.world.broadcast(found)
 
-    def _estimate(self, step_seconds: float) -> None:
-        """Log how long the rest takes: steps and evaluations."""
+    def _estimate(self, done: int) -> None:
+        """Log once, after the first steps, how long the rest takes: steps and evaluations."""
+        if done == WARM:
+            self.warm_at = time.perf_counter()
+        if done != ESTIMATE_AFTER:
+            return
+        step_seconds = (time.perf_counter() - self.warm_at) / (ESTIMATE_AFTER - WARM)
         settings, left = self.settings, self.settings.steps - self.state.progress.step
         evaluations = math.ceil(left / settings.evaluate_every) + (len(AVERAGES) if settings.wise_ft else 0)
         minutes = (left * step_seconds + evaluations * self.evaluation_seconds) / 60
@@ -258,20 +262,26 @@ class Loop:
         # A step with a finite loss and gradient may still make the weights infinite.
         if not all(self.world.gather_objects(weights_are_finite(self.state))):
             self._stop(progress.step, "training has diverged", step_too_large(self.settings))
-        progress.log_length = self.events.sync()
+        if self.events is not None:
+            progress.log_length = self.events.sync()
         if self.world.is_main and best is not None:
             self.folder.save_candidate(best, progress.candidate)
         saved = self.state.save(self.world)
-        if self.world.is_main:
+        if self.events is not None:
             self.folder.write_checkpoint({**saved, "identity": self.plan.identity})
             self.events.checkpoint(progress.step, self.folder.path / CHECKPOINT)
             if best is not None:
                 self.folder.promote(progress.candidate)
         self.saved_at = time.perf_counter()
 
+    def _write(self, event: str, step: int, **values: Any) -> None:
+        """Log an event; only the main process has a log."""
+        if self.events is not None:
+            self.events.write(event, step, **values)
+
     def _stop(self, step: int, event: str, cause: str, files: Sequence[str] = ()) -> NoReturn:
         """Log a failure and raise an error; the last checkpoint stays."""
-        self.events.write("failure", step=step, cause=spell(cause), files=files)
+        self._write("failure", step=step, cause=spell(cause), files=files)
         raise DivergedError(step, event, cause, files)
 
 

@@ -29,9 +29,9 @@ def make_embedder(settings: Settings, loss: RowLoss, data: Dataset) -> tuple[Emb
         embedder = _copy(settings.model, settings)
     else:
         if settings.model == "mlp":  # before it is made, since it needs the number of features
-            _check_kind_of_data("mlp", data, takes_images=False)
+            check_kind_of_data("mlp", data, takes_images=False)
         embedder = _create(settings.model, settings, loss, data)
-    _check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
+    check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     pretrained = isinstance(settings.model, str) and settings.weights is not None
     frozen = pretrained if settings.freeze_batchnorm is None else settings.freeze_batchnorm
     if frozen:
@@ -94,11 +94,14 @@ def _create(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embe
     return embedder
 
 
-def _check_kind_of_data(model: str, data: Dataset, takes_images: bool) -> None:
+def check_kind_of_data(model: str, data: Dataset, takes_images: bool) -> None:
+    """Raise an error if a model takes images and the data are feature vectors, or the reverse."""
     if takes_images == (data.features is not None):
         takes, has = ("images", "feature vectors") if takes_images else ("feature vectors", "images")
         other = "mlp" if takes_images else "resnet50"
-        raise OptionError(f"{model} takes {takes} and the data are {has}", f"choose another model, such as {other}")
+        raise OptionError(
+            f"{model} takes {takes} and the data are {has}", f"give {takes}, or another model, such as {other}"
+        )
 
 
 def check_inputs(embedder: Embedder, data: Dataset, sizes: Iterable[int]) -> None:

@@ -18,18 +18,19 @@ from tuplet.errors import spell
 from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.card import write_card
-from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run, take_shards
+from tuplet.signals import delay_signals
+from tuplet.training.checkpoint import Progress, TrainState, check_same_processes, check_same_run
 from tuplet.training.data import Examples, make_examples
 from tuplet.training.distributed import join_processes, main_raises_first
 from tuplet.training.ema import ExponentialMovingAverage
 from tuplet.training.evaluate import embed_shared, load_best, write_result
-from tuplet.training.events import Callback, Events, NoEvents, check_callback, start_tracker
+from tuplet.training.events import Callback, Events, check_callback, start_tracker
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
-from tuplet.training.interrupt import delay_interrupt
 from tuplet.training.loop import Loop, is_finished
 from tuplet.training.objective import Objective
 from tuplet.training.optimizer import make_optimizer, make_scaler
-from tuplet.training.plan import Default, Plan, describe_choices, given_options, make_plan, plan_final, resolve_settings
+from tuplet.training.plan import Plan, make_plan, plan_final
+from tuplet.training.resolve import Default, describe_choices, given_options, resolve_settings
 from tuplet.training.sampler import largest_class, make_sampler, warn_of_small_classes
 
 _logger = logging.getLogger("tuplet")
@@ -156,7 +157,7 @@ def _fit(
     world, progress = plan.world, Progress()
     saved = folder.read_checkpoint() if world.is_main and resume else None
     with folder.explain_damage():
-        shards = take_shards(saved)
+        shards = {} if saved is None else saved.pop("shards")
     saved = world.broadcast(saved)
     if saved is not None:
         with folder.explain_damage():
@@ -167,7 +168,7 @@ def _fit(
         _logger.info("%s holds this run, finished after %s steps", folder.path, f"{progress.step:,}")
         return progress
     examples, state = build(plan)
-    events: Events = NoEvents()
+    events: Events | None = None  # of the main process
     if world.is_main:
         folder.prepare(new=saved is None, candidate=progress.candidate)
         about = {**about, "settings": plan.identity["settings"]}
@@ -180,11 +181,12 @@ def _fit(
             with folder.explain_damage():
                 state.restore(saved, shards, world)
         # Several processes would stop after different steps, and could write no common checkpoint.
-        with delay_interrupt(enabled=not world.is_distributed) as interrupted:
+        with delay_signals(enabled=not world.is_distributed) as interrupted:
             Loop(plan, examples, state, folder, events).train(interrupted)
         write_result(plan, examples, state, folder, events)
     finally:
-        events.close()
+        if events is not None:
+            events.close()
     return state.progress
 
 

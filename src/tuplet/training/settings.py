@@ -270,7 +270,12 @@ class Option:
         >>> next(option.kind for option in describe_options() if option.name == "clip")
         'float or None'
         """
-        return _in_words(self.hint)
+        return " or ".join(map(_in_words, self.alternatives))
+
+    @property
+    def alternatives(self) -> list[Any]:
+        """The types that its value may have, and the words."""
+        return alternatives(self.hint)
 
 
 @cache
@@ -344,24 +349,31 @@ def fits(value: Any, hint: Any) -> bool:
     >>> fits(3, float), fits(True, int), fits("0.5", float | None)
     (True, False, False)
     """
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str) and value in parts
-    if hint in (int, float):
-        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    return isinstance(value, origin or hint)
+
+    def is_one(kind: Any) -> bool:
+        if isinstance(kind, str):
+            return isinstance(value, str) and value == kind
+        if kind in (int, float):
+            return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        return isinstance(value, get_origin(kind) or kind)
+
+    return any(map(is_one, alternatives(hint)))
 
 
-def _in_words(hint: Any) -> str:
+def alternatives(hint: Any) -> list[Any]:
+    """Return the types that a type hint allows, and the words of its literals.
+
+    >>> alternatives(bool | Literal["eval"] | None)
+    [<class 'bool'>, 'eval', <class 'NoneType'>]
+    """
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_in_words(part) for part in parts)
-    if origin is Literal:
-        return " or ".join(map(repr, parts))
-    if hint is type(None):
-        return "None"
-    if origin is Callable:
-        return "callable"
-    return "dict" if origin is not None else str(hint.__name__)
+        return [each for part in parts for each in alternatives(part)]
+    return list(parts) if origin is Literal else [hint]
+
+
+def _in_words(kind: Any) -> str:
+    if isinstance(kind, str) or kind is type(None):
+        return repr(kind) if isinstance(kind, str) else "None"
+    origin = get_origin(kind)
+    return "callable" if origin is Callable else "dict" if origin is not None else str(kind.__name__)

@@ -25,7 +25,8 @@ from tuplet.training.diagnostics import DivergedError
 from tuplet.training.distributed import join_processes
 from tuplet.training.events import Callback, StopTraining
 from tuplet.training.folder import CHECKPOINT, EVALUATION, VECTORS, RunFolder, run_path
-from tuplet.training.plan import given_options, resolve_settings, try_plan
+from tuplet.training.plan import try_plan
+from tuplet.training.resolve import given_options, resolve_settings
 from tuplet.training.run import train
 from tuplet.training.search_space import (
     Space,

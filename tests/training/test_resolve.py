@@ -8,7 +8,7 @@ from tuplet import data, losses, models, training
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.train import train
 from tuplet.errors import spell
-from tuplet.training.plan import describe_choices, resolve_settings
+from tuplet.training.resolve import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
 
