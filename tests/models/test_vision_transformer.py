@@ -192,6 +192,8 @@ def test_equals_transformers(variant):
     kind, options = HUGGING_FACE[variant]
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": 56, "patch_size": 14}
     made = "CLIPVisionModelWithProjection" if variant == "clip" else f"{kind}Model"
+    if not hasattr(library, made):
+        pytest.skip(f"transformers {library.__version__} has no {made}")
     peer = shaken(getattr(library, made)(getattr(library, f"{kind}Config")(**sizes, **options)))
     network = small(variant)
     fill(network, peer.state_dict(), "peer")
