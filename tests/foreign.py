@@ -12,7 +12,7 @@ _LIBRARIES = []
 
 
 def foreign(module):
-    """The module, or a skip where it cannot be imported."""
+    """Return the module, or skip the test or the file if it cannot be imported."""
     if importlib.util.find_spec("torchvision") is not None and not _LIBRARIES:
         try:
             importlib.import_module("torchvision")
@@ -26,4 +26,4 @@ def foreign(module):
     try:
         return extras.need(module, extra="timm", purpose="this comparison")
     except ImportError as error:
-        pytest.skip(str(error))
+        pytest.skip(str(error), allow_module_level=True)

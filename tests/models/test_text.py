@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from commands import succeeded, tuplet
+from commands import tuplet, typed
+from foreign import foreign
 from tuplet import models, search
 from tuplet.models.preprocessing import CLIP
 
-transformers = pytest.importorskip("transformers")
+transformers = foreign("transformers")
 
 SHAPE = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 12}
 TEXTS = ["red bird", "a car on snow", "x " * 200]
@@ -76,12 +77,12 @@ def test_the_command_searches_by_text(clip, tmp_path):
     paths = sorted((place / "photos").iterdir())
     index.add(paths)
     words = ["search", str(tmp_path / "photos.index"), "--text-model", str(place / "clip"), "--top", "6"]
-    shown = succeeded(tuplet(*words, "--text", TEXTS[0], "--text", TEXTS[1], "--json", cwd=tmp_path))
+    shown = typed(*words, "--text", TEXTS[0], "--text", TEXTS[1], "--json", cwd=tmp_path).stdout
     scores = models.TextEncoder(embedder, place / "clip").embed(TEXTS[:2]) @ embedder.embed(paths).T
     for query, text, expected in zip(json.loads(shown), TEXTS, scores, strict=False):
         assert query["text"] == text
         assert [hit["id"] for hit in query["hits"]] == [str(paths[i]) for i in expected.argsort(descending=True)]
-    both = succeeded(tuplet(*words, str(paths[0]), "--text", TEXTS[0], cwd=tmp_path))
+    both = typed(*words, str(paths[0]), "--text", TEXTS[0], cwd=tmp_path).stdout
     assert both.index(f"{paths[0]}\n") < both.index(f"{TEXTS[0]}\n")
 
 
