@@ -1,15 +1,15 @@
 """All metrics of a set of embeddings in one dictionary."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tuplet.evaluation.cluster_metrics import clustering
 from tuplet.evaluation.inputs import as_labels, as_seed, positive_integer
-from tuplet.evaluation.retrieval import LIST_METRICS, Options, mean_where_defined, per_query, recall_names
-from tuplet.evaluation.vectors import as_vectors
+from tuplet.evaluation.retrieval import LIST_METRICS, mean_where_defined, per_query, recall_names
+from tuplet.evaluation.vectors import Device, as_vectors
 from tuplet.evaluation.vrf import verification
 
 # Numbers of negatives in table 1 of Sohn 2016.
@@ -20,11 +20,17 @@ def evaluate(
     embeddings: Any,
     labels: Any,
     *,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    groups: Any = None,
+    gallery_groups: Any = None,
     ks: Sequence[int] = (1, 2, 4, 8),
+    metric: str = "euclidean",
+    ties: str = "pessimistic",
     runs: int = 10,
     bootstrap: int = 0,
     seed: int = 0,
-    **options: Unpack[Options],
+    device: Device = None,
 ) -> dict[str, Any]:
     """Compute every metric of a set of embeddings, as a dictionary that JSON can hold.
 
@@ -61,14 +67,21 @@ def evaluate(
     seed = as_seed(seed)
     runs = positive_integer(runs, "runs") if runs else 0
     bootstrap = positive_integer(bootstrap, "bootstrap") if bootstrap else 0
-    device, metric = options.get("device"), options.get("metric", "euclidean")
     vectors = as_vectors(embeddings, device=device)
     classes = as_labels(labels, vectors.count, several=True)
-    members = options.get("gallery")
-    if members is not None:
-        members = options["gallery"] = as_vectors(members, "gallery", device)
+    members = None if gallery is None else as_vectors(gallery, "gallery", device)
     recalls = tuple(recall_names(ks).values())
-    values, num_positives = per_query(vectors, classes, metrics=recalls + LIST_METRICS, **options)
+    values, num_positives = per_query(
+        vectors,
+        classes,
+        metrics=recalls + LIST_METRICS,
+        gallery=members,
+        gallery_labels=gallery_labels,
+        groups=groups,
+        gallery_groups=gallery_groups,
+        metric=metric,
+        ties=ties,
+    )
     result: dict[str, Any] = {
         "queries": vectors.count,
         "gallery": vectors.count if members is None else members.count,
@@ -76,7 +89,7 @@ def evaluate(
         "dim": vectors.dim,
         "without_positive": int((num_positives == 0).sum()),
         "metric": metric,
-        "ties": options.get("ties", "pessimistic"),
+        "ties": ties,
         "seed": seed,
         "runs": runs,
     }
@@ -85,7 +98,7 @@ def evaluate(
     if runs and classes.ndim == 1:
         result |= clustering(vectors, classes, runs, seed, metric="cosine" if metric == "cosine" else "euclidean")
     for negatives in VRF_NEGATIVES:
-        if members is None and options.get("groups") is None and classes.ndim == 1 and negatives < result["classes"]:
+        if members is None and groups is None and classes.ndim == 1 and negatives < result["classes"]:
             result[f"vrf_at_{negatives}"] = verification(vectors, classes, negatives, seed, metric=metric)["vrf"]
     if bootstrap:
         result["bootstrap"] = bootstrap

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tuplet.losses.base import RowLoss, check_one_positive
-from tuplet.losses.sharded import local_parameter, sharded_softmax
+from tuplet.losses.sharded import hold, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
@@ -79,7 +79,7 @@ class ProxyLoss(RowLoss):
 
     def held(self, view: View, parameter: Tensor) -> Tensor:
         """Return a parameter for a view: one that every process holds, or the share of this process."""
-        return local_parameter(parameter, view) if self.sharded else view.learned(parameter)
+        return hold(parameter, view) if self.sharded else view.learned(parameter)
 
 
 class ProxyNCALoss(ProxyLoss):

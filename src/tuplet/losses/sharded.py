@@ -9,7 +9,7 @@ from torch import Tensor
 from tuplet.rows import ProcessGroup, View
 
 
-def local_parameter(parameter: Tensor, view: View) -> Tensor:
+def hold(parameter: Tensor, view: View) -> Tensor:
     """Return a parameter that this process alone holds, with its own gradient.
 
     What flows back from sums over processes is the gradient times their number, since embeddings are averaged later.
