@@ -18,6 +18,8 @@ except ImportError:
     peer = None
 
 DIM = 512
+#: The batch of the first call, which imports and allocates: small, and large enough for every loss.
+WARM_UP = 96
 #: The full method of the Unified view, and the loss whose sampling costs the peer most.
 METHOD, SAMPLED = "multi-similarity (RAW, valid triplets)", "margin, distance-weighted"
 #: Twenty batch sizes for first calls, one after another.

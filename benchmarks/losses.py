@@ -32,15 +32,13 @@ import common
 import gpu_benchmark
 from common import number
 from gpu_targets import PHASES
-from loss_peers import CASES, DIM, SYSTEMS, peer
+from loss_peers import CASES, DIM, SYSTEMS, WARM_UP, peer
 from tuplet.errors import first_line
 
 SIZES = "180,512,1024,16384"
 MEASURED = [*CASES, *SYSTEMS]
 #: Repeats of a step: at least REPEATS, more while they take under SHORT seconds in total, fewer beyond LONG.
 REPEATS, SHORT, LONG = 5, 0.5, 10.0
-#: The batch of the first call, which imports and allocates: small, and large enough for every loss.
-WARM_UP = 96
 
 
 @contextmanager
