@@ -1,13 +1,13 @@
 """Measure the speed of backbones: images a second of embedding and of a training step, beside timm and onnxruntime.
 
     python benchmarks/backbones.py --device cuda            ViT-S, ViT-B and ResNet-50 in bf16, beside timm
-    python benchmarks/backbones.py --device cpu --names vit_small_patch14_dinov2 --batch 8
+    python benchmarks/backbones.py --device cpu             the same in float32, beside onnxruntime
 
 Weights are random: speed does not depend on them. On a GPU each network runs eager and compiled; timm's model of the
 same name runs its own forward pass, with the same types, sizes and layout. A training step embeds a batch,
 back-propagates the multi-similarity loss and updates the weights with AdamW. On a CPU onnxruntime runs the exported
 file with the same number of threads. Each figure is the best of several repetitions, in turn. A run writes
-benchmarks/results/backbones_DEVICE.json, on a GPU also docs/models.md.
+benchmarks/results/backbones_DEVICE.json and docs/models.md.
 """
 
 import argparse
@@ -56,11 +56,11 @@ def main() -> None:
         "versions": common.versions("timm", "onnxruntime"),
         "rows": rows,
     }
-    common.save(f"backbones_{device.partition(':')[0]}", about)
-    if device != "cpu":
-        used = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        setting = f"Images a second on {about['device']}, {batch} images of {arguments.size}² at once ({used}):"
-        common.write_between("models.md", "backbones cuda", f"{setting}\n\n{table(rows)}")
+    key = f"backbones {device.partition(':')[0]}"
+    common.save(key.replace(" ", "_"), about)
+    used = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    setting = f"Images a second on {about['device']}, {batch} images of {arguments.size}² at once ({used}):"
+    common.write_between("models.md", key, f"{setting}\n\n{table(rows)}")
 
 
 def on_gpu(name: str, embedder: Embedder, images: Tensor) -> list[Timed]:

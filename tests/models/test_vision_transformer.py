@@ -14,7 +14,7 @@ from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
 from tuplet.models.networks.transformer_names import timm_names
-from tuplet.models.networks.vision_transformer import CONFIGS, VisionTransformer, resample
+from tuplet.models.networks.vision_transformer import CONFIGS, Linear, VisionTransformer, resample
 from tuplet.models.preprocessing import CLIP, IMAGENET
 from tuplet.models.weights import fill
 
@@ -376,3 +376,17 @@ def test_the_class_token_sees_the_patches():
     changed = functional.pad(torch.ones(1, 3, 14, 14), (42, 0, 42, 0))
     with torch.no_grad():
         assert (network(images)["H"][:, 0] - network(changed)["H"][:, 0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7, 24), (2, 5, 24), (0, 24)])
+def test_a_linear_layer_gives_the_same_outside_of_training(shape, bias):
+    layer, x = Linear(24, 40, bias), torch.randn(*shape[:-1], 48)[..., ::2]
+    expected = functional.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
+    for context in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with context():
+            torch.testing.assert_close(layer(x).double(), expected, atol=1e-5, rtol=0)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert layer.double()(x.double()).dtype == torch.float64
