@@ -47,5 +47,4 @@ def _cell(run: FinishedRun, row: int, kind: str, image: bytes) -> str:
         else f'<div class="blank">{int(run.indices[row])}</div>'
     )
     mark = f'<span class="mark">{kind}</span>'
-    caption = name.replace("_", "_<wbr>")  # long names break between their words
-    return f'<div class="cell {kind}" title="{name} · {example}">{shown}{mark}<span class="name">{caption}</span></div>'
+    return f'<div class="cell {kind}" title="{name} · {example}">{shown}{mark}<span class="name">{name}</span></div>'

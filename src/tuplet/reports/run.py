@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -156,8 +157,17 @@ def _shown(folder: Path, source: str, data: Dataset | None, labels: Tensor, indi
         return kept or ShownExamples(positions, [str(label) for label in labels.tolist()], by_number, has_images=False)
     names = data.class_names
     prefix = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 -- cut at a folder
-    class_names = [names[label][prefix:] for label in labels.tolist()]
+    class_names = [_readable(names[label][prefix:]) for label in labels.tolist()]
     return ShownExamples(positions, class_names, [_file(data, source, i) for i in positions], data.images is not None)
+
+
+def _readable(name: str) -> str:
+    """Return the name of a class as the search page shows it, without its number and with blanks.
+
+    >>> _readable("001.Black_footed_Albatross")
+    'Black footed Albatross'
+    """
+    return re.sub(r"^\d+\.", "", name).replace("_", " ")
 
 
 def _file(data: Dataset, source: str, index: int) -> str:
@@ -188,7 +198,7 @@ def _reopen(about: Mapping[str, Any], labels: Tensor, indices: Tensor) -> tuple[
     except (OSError, ValueError, ImportError) as error:
         return None, str(error)
     if not _contains(data, labels, indices):
-        return None, f"{source} no longer contains the test examples of this run"
+        return None, f"{source} has changed since this run"
     return data, ""
 
 
