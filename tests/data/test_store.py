@@ -76,7 +76,7 @@ def test_bad_files_stop_the_run_or_are_skipped_counted_and_named(photos, tmp_pat
         load(data, 24, workers=workers)
     for folder in (None, tmp_path / "cache", tmp_path / "cache"):
         with pytest.warns(UserWarning, match="10 of 40 images were skipped") as caught:
-            good = load(data, 24, folder, workers=workers, on_error="skip")
+            good = load(data, 24, folder, workers=workers, unreadable="skip")
         assert len(good) == len(good.data) == len(good.values) == 30
         assert len(good.skipped) == 10
         # From Python 3.12 on there may be another, of processes that are forked beside threads.
@@ -241,8 +241,8 @@ def test_known_aspects_are_kept(photos):
 
 def test_bad_requests_get_one_sentence(photos):
     data = tuplet_data.open(photos)
-    with pytest.raises(ValueError, match="on_error is 'ignore'"):
-        load(data, on_error="ignore")
+    with pytest.raises(ValueError, match="unreadable is 'ignore'"):
+        load(data, unreadable="ignore")
     with pytest.raises(ValueError, match="no examples to load"):
         load(data.select([]))
 
@@ -253,7 +253,7 @@ def test_a_dataset_without_one_readable_image_gets_one_sentence(photos, tmp_path
     for i in range(2):
         Path(data.path(i)).write_bytes(b"plain text")
     with pytest.raises(ValueError, match=r"none of the 2 images can be loaded, first: image .*00\.png cannot be read"):
-        load(data, 24, tmp_path / "cache" if folder else None, workers=0, on_error="skip")
+        load(data, 24, tmp_path / "cache" if folder else None, workers=0, unreadable="skip")
 
 
 @pytest.mark.parametrize("size", [0, -3, 4.5])
@@ -285,9 +285,9 @@ def test_an_image_skipped_for_its_size_is_read_once_the_limit_is_raised(photos, 
     data = tuplet_data.open(photos)
     monkeypatch.setattr("tuplet.images.limits.MAX_PIXELS", 1500)
     with pytest.warns(UserWarning, match="of 40 images were skipped"):
-        load(data, 8, tmp_path / "cache", workers=0, on_error="skip")
+        load(data, 8, tmp_path / "cache", workers=0, unreadable="skip")
     monkeypatch.undo()
-    assert len(load(data, 8, tmp_path / "cache", workers=0, on_error="skip")) == 40
+    assert len(load(data, 8, tmp_path / "cache", workers=0, unreadable="skip")) == 40
 
 
 def test_images_can_be_read_where_there_are_no_file_locks():

@@ -100,9 +100,9 @@ def test_unreadable_images_stop_or_are_found_before_the_first_batch(photos, tmp_
     with pytest.raises(ValueError, match=r"spoilt\.png cannot be read"):
         load(data, 16, stream=True).values[torch.arange(48)]
     with pytest.warns(UserWarning, match="1 of 48 images were skipped"):
-        streamed = load(data, 16, tmp_path / "cache", stream=True, on_error="skip")
+        streamed = load(data, 16, tmp_path / "cache", stream=True, unreadable="skip")
     with pytest.warns(UserWarning, match="1 of 48 images were skipped"):
-        whole = load(data, 16, stream=False, on_error="skip")
+        whole = load(data, 16, stream=False, unreadable="skip")
     assert streamed.skipped.keys() == {3}
     assert torch.equal(streamed.values[torch.arange(47)], whole.values)
 

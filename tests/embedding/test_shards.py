@@ -26,11 +26,11 @@ def test_an_interrupted_call_reads_its_shards_again(paths, tmp_path, embedder, m
     expected = embed_files(embedder, paths)
     done = []
 
-    def killed(embedder, some, on_error, pixels):
+    def killed(embedder, some, unreadable, pixels):
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(some)
-        return embed_files(embedder, some, on_error, pixels)
+        return embed_files(embedder, some, unreadable, pixels)
 
     monkeypatch.setattr("tuplet.embedding.shards.embed_files", killed)
     with pytest.raises(KeyboardInterrupt):

@@ -33,7 +33,7 @@ def test_runs_on_images_that_are_held_are_those_on_the_files(photos, tmp_path):
     assert held.source == opened.source
     (photos / "class 0" / "00.png").write_bytes(b"")
     with pytest.warns(UserWarning, match="1 of 30 images were skipped"):
-        some = data.hold(opened, 14, on_error="skip")
+        some = data.hold(opened, 14, unreadable="skip")
     assert (len(some), some.source) == (29, None)  # which is a part of what was opened
 
 

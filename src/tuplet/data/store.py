@@ -23,7 +23,7 @@ from tuplet.images.decode import UnreadableImageError
 
 _logger = logging.getLogger("tuplet")
 
-OnError = Literal["stop", "skip"]
+Unreadable = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ def load(
     size: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
-    on_error: OnError = "stop",
+    unreadable: Unreadable = "stop",
     crop: CentreCrop | None = None,
     stream: bool | None = None,
     memory: int | None = None,
@@ -87,14 +87,14 @@ def load(
             memory their own size.
         folder: keep the pixels there on disk, for the next run and for other processes (`tuplet.data.cache`).
         workers: the number of processes that decode. 0 is this process; by default one per core for large datasets.
-        on_error: stop with an error at an image that cannot be read, or skip it with a warning.
+        unreadable: stop with an error at an image that cannot be read, or skip it with a warning.
         crop: keep final crops, as an embedder takes them, instead of squares.
         stream: decode images when they are asked for. None: if all of them take more than half of the free memory.
         memory: the most bytes of decoded images that streaming keeps in memory; a quarter of what is free by default.
         disk: the most bytes that streaming keeps in `folder`; half of what is free by default.
 
     Raises:
-        UnreadableImageError: an image cannot be read and `on_error` is "stop".
+        UnreadableImageError: an image cannot be read and `unreadable` is "stop".
 
     >>> from tuplet.data import from_images
     >>> store = load(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16)
@@ -102,12 +102,12 @@ def load(
     (torch.Size([4, 3, 16, 16]), tensor([1.5000, 1.5000, 1.5000, 1.5000]))
     """
     if data.features is not None:
-        _check(data, on_error)
+        _check(data, unreadable)
         return Store(data, data.features, torch.ones(len(data)))
     crop = crop or _square(data, size)
     if _is_streamed(data, crop, folder, stream):
-        return _streamed(data, crop, folder, workers, on_error, memory, disk)
-    data, values, aspects, skipped = _load(data, [crop], folder, workers, on_error)
+        return _streamed(data, crop, folder, workers, unreadable, memory, disk)
+    data, values, aspects, skipped = _load(data, [crop], folder, workers, unreadable)
     return Store(data, values[0], aspects, skipped, crop)
 
 
@@ -132,11 +132,11 @@ def _streamed(
     crop: CentreCrop,
     folder: str | os.PathLike[str] | None,
     workers: int | None,
-    on_error: OnError,
+    unreadable: Unreadable,
     memory: int | None,
     disk: int | None,
 ) -> Store:
-    _check(data, on_error)
+    _check(data, unreadable)
     file = None
     if folder is not None:
         file = Path(folder) / f"{fingerprint(data, [crop])}.stream"
@@ -144,8 +144,8 @@ def _streamed(
         disk = shutil.disk_usage(folder).free // 2 if disk is None else disk
     memory = available_memory() // 4 if memory is None else memory
     images = StreamedImages(data, crop, memory, file, disk or 0, workers)
-    errors = images.problems() if on_error == "skip" else {}
-    readable = _without(data, errors, on_error)
+    errors = images.problems() if unreadable == "skip" else {}
+    readable = _without(data, errors, unreadable)
     if errors:
         images = images.select([i for i in range(len(data)) if i not in errors])
     return Store(readable, images, images.aspects, errors, crop)
@@ -156,7 +156,7 @@ def hold(
     size: int | None = None,
     device: torch.device | str = "cpu",
     folder: str | os.PathLike[str] | None = None,
-    on_error: OnError = "stop",
+    unreadable: Unreadable = "stop",
     crop: CentreCrop | None = None,
 ) -> Dataset:
     """Decode the images of a dataset once and keep them in it, so that several runs decode nothing.
@@ -166,14 +166,14 @@ def hold(
         size: the side of the squares that replace the images; the default is that of `load`.
         device: where they are kept.
         folder: keep the pixels there on disk too, as `load` does.
-        on_error: stop with an error at an image that cannot be read, or skip it with a warning.
+        unreadable: stop with an error at an image that cannot be read, or skip it with a warning.
         crop: keep final crops too, beside the squares.
 
     Returns:
         The dataset with its images in memory. If images were skipped it is a part of the data and has no `source`.
 
     Raises:
-        UnreadableImageError: an image cannot be read and `on_error` is "stop".
+        UnreadableImageError: an image cannot be read and `unreadable` is "stop".
 
     >>> from tuplet.data import from_images
     >>> hold(from_images(torch.zeros(4, 20, 30, dtype=torch.uint8), [0, 0, 1, 1]), size=16).images.shape
@@ -183,7 +183,7 @@ def hold(
     if data.features is not None:
         return replace(data, features=_moved(data.features, device))
     crops = [_square(data, size), *([] if crop is None else [crop])]
-    data, values, aspects, _ = _load(data, crops, folder, None, on_error)
+    data, values, aspects, _ = _load(data, crops, folder, None, unreadable)
     squares, *final = (_moved(each, device) for each in values)
     return replace(data, images=squares, aspects=aspects.to(device), crops=(crop, final[0]) if crop else None)
 
@@ -194,9 +194,9 @@ def _square(data: Dataset, size: int | None) -> CentreCrop:
     return CentreCrop(size, size, "square")
 
 
-def _check(data: Dataset, on_error: str) -> None:
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error is {on_error!r}; it must be 'stop' or 'skip'")
+def _check(data: Dataset, unreadable: str) -> None:
+    if unreadable not in ("stop", "skip"):
+        raise ValueError(f"unreadable is {unreadable!r}; it must be 'stop' or 'skip'")
     if not len(data):
         raise ValueError("the dataset has no examples to load")
 
@@ -206,10 +206,10 @@ def _load(
     crops: Sequence[CentreCrop],
     folder: str | os.PathLike[str] | None,
     workers: int | None,
-    on_error: OnError,
+    unreadable: Unreadable,
 ) -> tuple[Dataset, list[Tensor], Tensor, dict[int, str]]:
     """Return the readable examples, their pixels by each crop, their aspects, and the problems of the others."""
-    _check(data, on_error)
+    _check(data, unreadable)
     if isinstance(data.images, Tensor):
         ready = [_ready(data, crop) for crop in crops]
         if all(each is not None for each in ready):
@@ -224,7 +224,7 @@ def _load(
         for i, (pixels, aspect, problem) in enumerate(progress.track(decoded, "decoding", total=len(data))):
             if problem:
                 errors[i] = problem
-                if on_error == "stop":
+                if unreadable == "stop":
                     raise UnreadableImageError(problem)
             else:
                 write(pixels)
@@ -238,7 +238,7 @@ def _load(
         rows = zip(*values, strict=True)
         aspects, errors = fill(lambda pixels: [row.copy_(p) for row, p in zip(next(rows), pixels, strict=True)])
         values = [each[: len(aspects)] for each in values]
-    readable = _without(data, errors, on_error)
+    readable = _without(data, errors, unreadable)
     return readable, values, torch.tensor(aspects) if readable.aspects is None else readable.aspects, errors
 
 
@@ -252,12 +252,12 @@ def _ready(data: Dataset, crop: CentreCrop) -> Tensor | None:
     return images if crop.resize_mode == "square" or data.aspects is None else None
 
 
-def _without(data: Dataset, errors: Mapping[int, str], on_error: OnError) -> Dataset:
+def _without(data: Dataset, errors: Mapping[int, str], unreadable: Unreadable) -> Dataset:
     """Return the examples without those that cannot be read, with a warning, or raise an error."""
     if not errors:
         return data
     problems = list(errors.values())
-    if on_error == "stop":
+    if unreadable == "stop":
         raise UnreadableImageError(problems[0])
     if len(errors) == len(data):
         raise ValueError(f"none of the {len(data):,} images can be loaded, first: {problems[0]}")

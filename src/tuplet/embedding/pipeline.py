@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tuplet.data import Store, views
 from tuplet.data.batching import batches, chunks, map_in_threads
-from tuplet.data.store import OnError
+from tuplet.data.store import Unreadable
 from tuplet.errors import OptionError, opt
 from tuplet.images.decode import ImageSource, UnreadableImageError
 from tuplet.models import Embedder
@@ -47,7 +47,7 @@ def embed_pixels(embedder: Embedder, pixels: Sequence[Tensor]) -> Tensor:
 
 
 def embed_chunks(
-    embedder: Embedder, items: Sequence[T], prepare: Callable[[T], tuple[Tensor, E]], on_error: OnError, title: str
+    embedder: Embedder, items: Sequence[T], prepare: Callable[[T], tuple[Tensor, E]], unreadable: Unreadable, title: str
 ) -> Iterator[Embedded[tuple[T, E]]]:
     """Embed items in chunks of `CHUNK`; the next ones are decoded in threads while the network works.
 
@@ -55,7 +55,7 @@ def embed_chunks(
         embedder: the embedder.
         items: what to embed.
         prepare: returns the pixels of an item, and anything else that is to be kept with it.
-        on_error: stop with an error at an image that cannot be read, or skip it.
+        unreadable: stop with an error at an image that cannot be read, or skip it.
         title: the text beside the progress bar.
     """
 
@@ -63,7 +63,7 @@ def embed_chunks(
         try:
             pixels, kept = prepare(item)
         except UnreadableImageError as error:
-            if on_error == "stop":
+            if unreadable == "stop":
                 raise
             return str(error)
         return pixels, (item, kept)
@@ -78,7 +78,7 @@ def embed_chunks(
 def embed_files(
     embedder: Embedder,
     paths: Sequence[str],
-    on_error: OnError = "stop",
+    unreadable: Unreadable = "stop",
     pixels: Callable[[str], Tensor] | None = None,
 ) -> Embedded[str]:
     """Embed image files, with a progress bar.
@@ -86,15 +86,15 @@ def embed_files(
     Args:
         embedder: the embedder.
         paths: the names of the images.
-        on_error: stop with an error at an image that cannot be read, or skip it.
+        unreadable: stop with an error at an image that cannot be read, or skip it.
         pixels: returns the pixels of a name, where names are not paths of files.
 
     >>> from tuplet import models
-    >>> embed_files(models.create("convnet", dim=2), ["missing.jpg"], on_error="skip").problems
+    >>> embed_files(models.create("convnet", dim=2), ["missing.jpg"], unreadable="skip").problems
     ['image missing.jpg cannot be read: No such file or directory; replace it or leave it out']
     """
     read = pixels or partial(image_pixels, embedder)
-    found = list(embed_chunks(embedder, paths, lambda path: (read(path), None), on_error, "embedding"))
+    found = list(embed_chunks(embedder, paths, lambda path: (read(path), None), unreadable, "embedding"))
     vectors = torch.cat([torch.empty(0, embedder.width), *(each.vectors for each in found)])
     problems = [problem for each in found for problem in each.problems]
     return Embedded(vectors, [path for each in found for path, _ in each.items], problems)

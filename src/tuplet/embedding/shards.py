@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tuplet.atomic import explain_write_errors, write_atomic
-from tuplet.data.store import OnError
+from tuplet.data.store import Unreadable
 from tuplet.embedding.pipeline import Embedded, embed_files
 from tuplet.models import Embedder
 
@@ -24,7 +24,7 @@ def embed_in_shards(
     embedder: Embedder,
     paths: Sequence[str],
     folder: Path,
-    on_error: OnError = "stop",
+    unreadable: Unreadable = "stop",
     shard: int = SHARD,
     pixels: Callable[[str], Tensor] | None = None,
 ) -> Embedded[str]:
@@ -37,13 +37,13 @@ def embed_in_shards(
         embedder: the embedder.
         paths: the names of the images.
         folder: where the shards are written.
-        on_error: stop with an error at an image that cannot be read, or skip it.
+        unreadable: stop with an error at an image that cannot be read, or skip it.
         shard: the number of images of a shard.
         pixels: returns the pixels of a name, where names are not paths of files.
     """
     if len(paths) <= shard:
-        return embed_files(embedder, paths, on_error, pixels)
-    listed = hashlib.sha256(json.dumps([embedder.fingerprint(), on_error, shard, list(paths)]).encode()).hexdigest()
+        return embed_files(embedder, paths, unreadable, pixels)
+    listed = hashlib.sha256(json.dumps([embedder.fingerprint(), unreadable, shard, list(paths)]).encode()).hexdigest()
     identity = folder / "identity"
     if not identity.is_file() or identity.read_text() != listed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -54,7 +54,7 @@ def embed_in_shards(
     for start in range(0, len(paths), shard):
         path = folder / f"{start:09}.safetensors"
         if not path.is_file():
-            _write(path, embed_files(embedder, paths[start : start + shard], on_error, pixels))
+            _write(path, embed_files(embedder, paths[start : start + shard], unreadable, pixels))
         found.append(_read(path))
     vectors = torch.cat([each.vectors for each in found])
     return Embedded(vectors, *([x for each in found for x in getattr(each, name)] for name in ("items", "problems")))

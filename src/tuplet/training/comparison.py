@@ -155,7 +155,7 @@ def decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, A
     (stored, crop), first = crops.pop(), planned[0][0]
     with warnings.catch_warnings(), suggest_skipping():
         warnings.filterwarnings("ignore", message=".*images were skipped")
-        decoded = datasets.hold(data, stored, folder=first.cache_folder, on_error=first.unreadable, crop=crop)
+        decoded = datasets.hold(data, stored, folder=first.cache_folder, unreadable=first.unreadable, crop=crop)
     # Each run skips unreadable images itself, since `vectors.safetensors` holds indices into the original data.
     return decoded if len(decoded) == len(data) else data
 

@@ -68,7 +68,7 @@ def make_examples(
                 select_measured(data, indices, gallery),
                 size,
                 settings.cache_folder,
-                on_error=settings.unreadable,
+                unreadable=settings.unreadable,
                 crop=crop,
                 stream=settings.stream,
                 memory=_bytes(settings.cache_memory),

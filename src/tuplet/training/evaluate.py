@@ -15,7 +15,7 @@ from tuplet import data as datasets
 from tuplet import evaluation
 from tuplet.data import Dataset
 from tuplet.data.dataset import ListedPairs
-from tuplet.data.store import OnError, Store
+from tuplet.data.store import Store, Unreadable
 from tuplet.embedding import embed_store
 from tuplet.errors import OptionError, opt, warn
 from tuplet.evaluation.retrieval import per_query
@@ -44,7 +44,7 @@ def evaluate(
     metric: str = "euclidean",
     bootstrap: int = 0,
     seed: int = 0,
-    unreadable: OnError = "stop",
+    unreadable: Unreadable = "stop",
 ) -> dict[str, Any]:
     """Embed examples and compute every metric, as `tuplet evaluate` does.
 
@@ -90,12 +90,12 @@ def measure(
     metric: str,
     bootstrap: int,
     seed: int,
-    unreadable: OnError,
+    unreadable: Unreadable,
 ) -> dict[str, Any]:
     """Embed all examples of a dataset and compute every metric."""
     check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
-    store = datasets.load(data, on_error=unreadable, crop=crop)
+    store = datasets.load(data, unreadable=unreadable, crop=crop)
     vectors = embed_store(embedder, store).float().cpu()
     return all_metrics(vectors, store.data, ks, seed, metric=metric, bootstrap=bootstrap)
 
