@@ -54,7 +54,8 @@ def selection_chart(run: RunLog) -> str:
     if start is not None:
         marks += area.line([start, (points[-1][0], start[1])], "other dashed")
     marks += area.line(points, "positive") + area.dots(points, "positive")
-    marks += area.note(best, percent(best[1]), "positive")
+    if best is not start:  # its note would lie on the axis
+        marks += area.note(best, percent(best[1]), "positive")
     chosen_on = "validation" if run.settings.get("validation") else "test"
     split = run.metrics.get("chosen_on", chosen_on) if isinstance(run, FinishedRun) else chosen_on
     before = f", before training {percent(start[1])}" if start is not None else ""
