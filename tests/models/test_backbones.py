@@ -272,3 +272,20 @@ def test_what_is_neither_a_name_nor_a_module_is_refused():
 def test_timm_gets_no_weights_behind_ones_back():
     with pytest.raises(ValueError, match="'checkpoint_path' would load weights"):
         build("timm/resnet18", {"checkpoint_path": "weights.pth"})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_normalisation_folded_into_convolutions_changes_nothing(name):
+    """Outside of training a CPU embeds in fewer passes over the maps; with gradients it does not."""
+    made = shaken(models.create(name, dim=None, normalize=False))
+    images = torch.randint(0, 256, (2, 3, 97, 64))
+    plain = made(images).detach()
+    with torch.no_grad():
+        folded = made(images)
+    assert not torch.equal(folded, plain)
+    torch.testing.assert_close(folded, plain, rtol=0, atol=1e-5 * plain.abs().max().item())
+    with torch.no_grad():
+        made.train()
+        before = {n: x.clone() for n, x in made.named_buffers() if n.endswith("running_mean")}
+        made(images)
+    assert all(not torch.equal(x, before[n]) for n, x in made.named_buffers() if n in before)

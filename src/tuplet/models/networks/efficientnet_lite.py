@@ -4,9 +4,9 @@ import math
 import re
 
 from torch import Tensor, nn
-from torch.nn.functional import pad, relu6
+from torch.nn.functional import conv2d, pad, relu6
 
-from tuplet.models.backbone import Backbone, State
+from tuplet.models.backbone import Backbone, State, conv_norm
 from tuplet.models.preprocessing import LITE
 
 # Blocks, kernel, stride of the first, expansion, outputs.
@@ -36,11 +36,13 @@ OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", 
 class SameConv(nn.Conv2d):
     """A convolution with the padding of TensorFlow: ⌈n / stride⌉ rows, and an odd row of padding last."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Pad by the size of the input, then convolve."""
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         rows, columns = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
-        return super().forward(pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)))
+        if rows % 2 == columns % 2 == 0:
+            return conv2d(x, weight, bias, stride, (rows // 2, columns // 2), groups=self.groups)
+        x = pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+        return super()._conv_forward(x, weight, bias)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -59,7 +61,8 @@ class Separable(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shape (N, outputs, h, w)."""
-        return self.bn2(self.conv_pw(relu6(self.bn1(self.conv_dw(x)), inplace=True)))
+        y = relu6(conv_norm(self.conv_dw, self.bn1, x), inplace=True)
+        return conv_norm(self.conv_pw, self.bn2, y)
 
 
 class Inverted(nn.Module):
@@ -78,9 +81,9 @@ class Inverted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shape (N, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
-        y = relu6(self.bn1(self.conv_pw(x)), inplace=True)
-        y = relu6(self.bn2(self.conv_dw(y)), inplace=True)
-        y = self.bn3(self.conv_pwl(y))
+        y = relu6(conv_norm(self.conv_pw, self.bn1, x), inplace=True)
+        y = relu6(conv_norm(self.conv_dw, self.bn2, y), inplace=True)
+        y = conv_norm(self.conv_pwl, self.bn3, y)
         return x + y if self.shortcut else y
 
 

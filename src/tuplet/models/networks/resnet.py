@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
-from tuplet.models.backbone import Backbone
+from tuplet.models.backbone import Backbone, conv_norm
 from tuplet.models.preprocessing import IMAGENET
 
 Strides: TypeAlias = Literal["v1", "v1.5"]
@@ -31,9 +31,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shape (N, 4 · width, ⌈h / stride⌉, ⌈w / stride⌉)."""
-        y = self.bn1(self.conv1(x)).relu_()
-        y = self.bn2(self.conv2(y)).relu_()
-        return (self.bn3(self.conv3(y)) + self.downsample(x)).relu_()
+        y = conv_norm(self.conv1, self.bn1, x).relu_()
+        y = conv_norm(self.conv2, self.bn2, y).relu_()
+        return (conv_norm(self.conv3, self.bn3, y) + self.downsample(x)).relu_()
 
 
 class ResNet50(Backbone):

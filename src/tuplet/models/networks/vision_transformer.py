@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, interpolate, scaled_dot_product_attention,
 from torch.utils.checkpoint import checkpoint
 
 from tuplet.errors import OptionError, opt
-from tuplet.models.backbone import Backbone, State
+from tuplet.models.backbone import Backbone, State, embeds_on_cpu
 from tuplet.models.networks.transformer_names import timm_names
 from tuplet.models.preprocessing import AUGREG, CLIP, IMAGENET, Preprocessing
 
@@ -39,9 +39,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x·wᵀ + b."""
-        is_plain = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
-        traced = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-        if traced or not is_plain or not torch.backends.mkldnn.is_available():
+        if not embeds_on_cpu(x) or not torch.backends.mkldnn.is_available():
             return super().forward(x)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return result
