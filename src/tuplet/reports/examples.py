@@ -17,7 +17,7 @@ FILE, _ABOUT = "examples.zip", "examples.json"
 
 @dataclass(frozen=True)
 class ShownExamples:
-    """What a report shows of the test examples, from the dataset or from what the run has kept of it.
+    """Names, files and thumbnails of the test examples, from the dataset or from what the run has kept of it.
 
     `indices` are their positions in the dataset. `class_names` have no folder that contains all classes; `files` are
     relative to the dataset, or numbers if it has no files. `images` are the thumbnails that were drawn, as WebP, by

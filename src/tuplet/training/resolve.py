@@ -1,4 +1,4 @@
-"""The options of a run: those of the call first, then those of its recipe, then what suits the data and the device."""
+"""Choose the options of a run: the call's first, then its recipe's, then defaults that suit data and device."""
 
 import math
 import os
