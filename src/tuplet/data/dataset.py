@@ -273,7 +273,7 @@ class ListedPairs(NamedTuple):
 
 
 def crop_box(image: Image.Image, box: Sequence[float], name: str) -> Image.Image:
-    """Cut a box out of an image, as far as it lies inside; raise `UnreadableImageError` if nothing does.
+    """Cut the part of a box that lies inside an image; raise `UnreadableImageError` if no part does.
 
     Corners are rounded to whole pixels.
 

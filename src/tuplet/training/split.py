@@ -215,5 +215,5 @@ def _check_measured(name: str, part: Dataset, remedy: str) -> None:
 
 
 def as_trained(data: Dataset, settings: Settings) -> Dataset:
-    """Return the examples with the labels that are trained: those of the level `same` of their hierarchy."""
+    """Return the examples with the labels of the level `same` of their hierarchy, or unchanged without `same`."""
     return data if settings.same is None else data.at_level(settings.same)

@@ -34,7 +34,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "quick_gelu"
 class Linear(nn.Linear):
     """A linear layer that is faster on a CPU outside of training.
 
-    There torch multiplies float32 matrices with MKL, which takes twice as long as oneDNN on processors of AMD.
+    There torch multiplies float32 matrices with MKL, which took twice as long as oneDNN on the AMD processor where both
+    were measured.
     """
 
     def forward(self, x: Tensor) -> Tensor:
