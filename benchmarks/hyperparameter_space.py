@@ -100,9 +100,10 @@ FAMILIES: dict[str, tuple[Coordinate, ...]] = {
 #: The learning rates of each system of `methods.SYSTEMS`: the three in the middle, then the next while one is the best.
 SYSTEM_LRS = {
     "cub200": (8e-8, 4e-7, 2e-6, 1e-5, 5e-5, 2e-4, 1e-3),
-    "cars196": (8e-7, 4e-6, 2e-5, 1e-4, 5e-4, 2e-3, 1e-2),
     "glyphs": (2e-4, 1e-3, 5e-3),
 }
+#: Datasets on which a system has the same multiple of the shared learning rate as on another dataset.
+SYSTEM_LRS_LIKE = {"cars196": "cub200"}
 #: Searched again at full length: the learning rate of a short run may be too high for a long one, never too low.
 FULL_LENGTH: tuple[Coordinate, ...] = (_LR_DOWN._replace(one_way=True),)
 #: The part of an image that the test sees: less, the larger the image is made before the crop. Training does not depend
@@ -138,10 +139,14 @@ BEST = {
     "cub200": BestSpace(
         ("proxy_anchor", "nra"),
         (_ALL_LARGER, {**_ALL_LARGER, **_TWO_LEVELS}, _LARGEST, {**_LARGEST, **_TWO_LEVELS}),
-        (_LR_UP, ({"steps": 800},), _COLOR, _EMA),
+        (_LR_UP, ({"steps": 800},), _COLOR, _EMA, ({"dim": 2048},)),
         finalists=3,
     ),
-    "cars196": BestSpace(("raw_vthm", "proxy_anchor"), ({}, _TEST_LARGER), ((_TWO_LEVELS,),)),
+    "cars196": BestSpace(
+        ("raw_vthm", "proxy_anchor"),
+        ({}, _TEST_LARGER),
+        ((_TWO_LEVELS,), (_ALL_LARGER,)),
+    ),
     "glyphs": BestSpace(("proxy_anchor", "nra"), ({},), finalists=2),
 }
 
@@ -176,6 +181,10 @@ _448 = {"size": 448, "resize": 512}
 _DECAY_8 = {"lr": 3e-5, "layer_lr_decay": 0.8}
 _DECAY_7 = {"lr": 1e-4, "layer_lr_decay": 0.7}
 _CLASS_AND_MEAN = {"pooling": "class+mean"}
+#: Low-rank additions to frozen weights.
+_LORA = {"lr": 3e-4, "head_lr_scale": 1.0, "loss_lr_scale": 10.0, "lora": 16, "lora_layers": "all"}
+#: Crops of 224 pixels cost less than half of those of 336; the time goes into more steps.
+_SMALL_CROPS = {"augment.size": 224}
 #: All candidates are measured side by side, which shares a GPU better than one coordinate after another.
 VIT = {
     "cub200": RecipeSpace(
@@ -187,6 +196,7 @@ VIT = {
             {**_DECAY_8, **_TWO_LEVELS},
             {**_DECAY_8, **_448},
             {**_DECAY_7, **_448},
+            {**_CLASS_AND_MEAN, **_LORA, **_SMALL_CROPS, "steps": 800},
         ),
     ),
     "cars196": RecipeSpace(

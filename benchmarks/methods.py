@@ -417,8 +417,10 @@ CAUSES = {
 }  # fmt: skip
 
 #: Methods whose learning curves are drawn, as in figure 3 of N-pair 2016.
-CURVES = ("triplet_2", "npair_ovo", "npair")
+CURVES = ("smooth_triplet", "npair_ovo", "npair")
 #: Methods whose nearest images are drawn, as in figure 5 of Angular 2017.
 NEAREST = ("npair", "npair_angular")
+#: The recipe whose test images are drawn as a map.
+MAPPED = "best"
 #: The seeds of methods that the papers propose; baselines have the first one only.
 SEEDS = (0, 1, 2)

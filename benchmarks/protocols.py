@@ -199,8 +199,16 @@ def search_vit(dataset: str, runner: Runner) -> dict[str, Any]:
 
 
 def search_systems(dataset: str, runner: Runner) -> dict[str, Any]:
-    """Choose the learning rate of each system in short runs with the shared options; all candidates at once."""
+    """Choose the learning rate of each system in short runs with the shared options; all candidates at once.
+
+    A dataset of `hyperparameter_space.SYSTEM_LRS_LIKE` needs no runs of its own.
+    """
     current, shared = Search(dataset, runner), chosen(dataset, runner)["shared"]
+    if like := space.SYSTEM_LRS_LIKE.get(dataset):
+        scale = shared["lr"] / chosen(like, runner)["shared"]["lr"]
+        systems = chosen(like, runner, "systems")["per_family"]
+        lrs = {name: float(f"{scale * own['lr']:.1g}") for name, own in systems.items()}
+        return current.save("systems", per_family={name: {"lr": lr} for name, lr in lrs.items()})
     short = {**shared, "steps": DATASETS[dataset].trial_steps}
     own = [name for name in SYSTEMS if name in FAMILIES and _has_levels(dataset, METHODS[name].options)]
     lrs: dict[str, float] = {}

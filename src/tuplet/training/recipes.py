@@ -79,6 +79,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     "best_resnet50": {
         **_BEST,
         "model": "resnet50",
+        "dim": 2048,
         "size": 384,
         "resize": 416,
         "augment": {**_BEST["augment"], "size": 288},
@@ -87,9 +88,8 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "lr": 5e-5,
         "on": {
             "cars196": {
-                "size": 288,
-                "resize": 320,
-                "augment": {**_STRONG, "size": 224},
+                "dim": 512,
+                "augment": {**_STRONG, "size": 288},
                 "levels": "MH",
                 "freeze_to": None,
                 "lr": 2e-4,
@@ -103,12 +103,24 @@ RECIPES: dict[str, Mapping[str, Any]] = {
         "model": "vit_small_patch14_dinov2",
         "size": 336,
         "resize": 384,
+        "augment": {**_BEST["augment"], "size": 224},
         "pooling": "class+mean",
-        "lr": 3e-5,
-        "head_lr_scale": 10.0,
-        "layer_lr_decay": 0.8,
+        "lora": 16,
+        "lora_layers": "all",
+        "lr": 3e-4,
+        "loss_lr_scale": 10.0,
+        "steps": 1_200,
         "on": {
-            "cars196": {"augment": _STRONG, "pooling": "class", "layer_lr_decay": 1.0, "ema": 0.995, "steps": 1_200}
+            "cars196": {
+                "augment": _STRONG,
+                "pooling": "class",
+                "lora": 0,
+                "lora_layers": "attention",
+                "lr": 3e-5,
+                "head_lr_scale": 10.0,
+                "loss_lr_scale": 100.0,
+                "ema": 0.995,
+            }
         },
     },
     # Wang et al. 2017: Deep Metric Learning with Angular Loss, section 4.4.
