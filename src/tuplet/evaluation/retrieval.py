@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from tuplet.errors import warn
+from tuplet.errors import refuse_unknown, warn
 from tuplet.evaluation.inputs import as_gallery, as_groups, as_labels, as_list, one_of, positive_integer
 from tuplet.evaluation.positives import RankedPositives
 from tuplet.evaluation.ranking import rank_positives
@@ -63,6 +63,7 @@ def recall_at_k(
     >>> recall_at_k(x[:1], [8], ks=(1, 2, 3), gallery=x[1:], gallery_labels=[7, 8, 8])
     {1: 0.0, 2: 1.0, 3: 1.0}
     """
+    refuse_unknown("recall_at_k", options, ("ks", *Options.__annotations__))
     names = recall_names(ks)
     values, _ = per_query(embeddings, labels, metrics=tuple(names.values()), **options)
     return {k: values[name].mean().item() for k, name in names.items()}
@@ -258,6 +259,7 @@ def mean_where_defined(values: Tensor, num_positives: Tensor, name: str) -> floa
 
 
 def _mean(embeddings: Any, labels: Any, name: str, options: Options) -> float:
+    refuse_unknown(name, options, Options.__annotations__)
     values, num_positives = per_query(embeddings, labels, metrics=(name,), **options)
     mean = mean_where_defined(values[name], num_positives, name)
     if without := int((num_positives == 0).sum()):

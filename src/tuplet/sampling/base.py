@@ -1,14 +1,15 @@
 """The base class of all samplers: classes from labels, epochs, ranks and resuming."""
 
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from itertools import islice
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from tuplet.errors import warn
+from tuplet.errors import refuse_unknown, warn
 from tuplet.labels import label_array
 from tuplet.sampling.class_tree import ClassTree
 
@@ -53,15 +54,10 @@ class ClassSampler(Sampler[list[int]]):
     needs_active: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        labels: Labels,
-        batch_size: int,
-        seed: int = 0,
-        batches: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0, **options: Unpack[Options]) -> None:
+        name = type(self).__name__
+        refuse_unknown(name, options, {*signature(type(self)).parameters, *Options.__annotations__} - {"options"})
+        batches, rank, world_size = options.get("batches"), options.get("rank"), options.get("world_size")
         if len(shape := np.shape(labels)) not in (1, 2) or 0 in shape:
             raise ValueError(
                 f"labels must be a list, an array or a tensor with an integer for each example, got "
@@ -79,7 +75,6 @@ class ClassSampler(Sampler[list[int]]):
         self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
         self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
-        name = type(self).__name__
         if not self.members:
             raise ValueError(
                 f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt, refuse_unknown
 from tuplet.losses import LOSSES, MemoryBank, RowLoss
 from tuplet.mining import MINING, Mining
 from tuplet.sampling import ClassTree
-from tuplet.training.settings import Settings, fits, refuse_unknown
+from tuplet.training.settings import Settings, fits
 
 
 def make_loss(

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, did_you_mean, opt, warn
+from tuplet.errors import OptionError, did_you_mean, opt, refuse_unknown, warn
 from tuplet.losses import RowLoss
 from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler, HardClassSampler
 from tuplet.sampling.base import Batch
 from tuplet.training.distributed import World
-from tuplet.training.settings import SamplerName, Settings, refuse_unknown
+from tuplet.training.settings import SamplerName, Settings
 
 #: Examples of a batch where there are enough classes. On a CPU a batch of images for a large network is smaller.
 BATCH, CPU_BATCH = 120, 32
