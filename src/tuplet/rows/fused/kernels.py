@@ -2,7 +2,7 @@
 
 The rows are sorted by a key of their label, so a tile lies in the band, where equal keys meet, or far from it, where
 all pairs are negatives. The table is symmetric, and only the tiles on and above its diagonal are formed: each serves
-its rows, and its columns as the rows of the mirrored tile.
+its rows, and its columns as the rows of the transposed tile.
 """
 
 # Triton infers argument types from the call. `do_not_specialize` keeps it from compiling twice, for sizes that are and
