@@ -173,7 +173,7 @@ class NPairAllLoss(ScaledLoss):
 
     Args:
         scale: a factor of the dot products.
-        max_per_class: not needed; taken as by the other losses of positive pairs.
+        max_per_class: accepted as in the other losses of positive pairs, and not needed.
 
     Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 

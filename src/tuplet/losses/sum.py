@@ -65,9 +65,9 @@ class SumLoss(RowLoss):
 
     @property
     def normalize(self) -> Normalize:  # type: ignore[override]
-        """Unit vectors if a part is defined on those; else what the first part with a wish is defined on."""
-        wishes = [loss.normalize for loss in self.parts if loss.normalize is not None]
-        return True if True in wishes else next(iter(wishes), None)
+        """True if a part needs unit vectors; else that of the first part that needs a certain length, or None."""
+        needs = [loss.normalize for loss in self.parts if loss.normalize is not None]
+        return True if True in needs else next(iter(needs), None)
 
     def forward(self, embeddings: Tensor, labels: Tensor, **options: Any) -> Tensor:
         """Return Σ weight · loss; the options are those of `RowLoss.forward`."""
@@ -80,9 +80,9 @@ class SumLoss(RowLoss):
         return any(loss.marks_active for loss in self.parts)
 
     def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
-        """Return the mask of the first part that can tell."""
-        teller = next((loss for loss in self.parts if loss.marks_active), self.parts[0])
-        return teller.active(embeddings, labels, distributed=distributed)
+        """Return the mask of the first part that marks active triplets."""
+        part = next((loss for loss in self.parts if loss.marks_active), self.parts[0])
+        return part.active(embeddings, labels, distributed=distributed)
 
     def end_epoch(self) -> None:
         """Tell every part."""

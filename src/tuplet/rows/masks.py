@@ -46,15 +46,15 @@ def block_positives(
     if same is not equal_labels:
         check_same(alike, len(labels), len(gallery_labels))
         alike = alike.clone()  # the user may keep the table, and the next lines write into it
-    return _counted(alike, valid, member, start)
+    return _restricted(alike, valid, member, start)
 
 
 def block_negatives(positive: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
     """Return the mask of the negatives: all others, without the query itself."""
-    return _counted(~positive, valid, member, start)
+    return _restricted(~positive, valid, member, start)
 
 
-def _counted(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
+def _restricted(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
     """Remove the query itself and invalid gallery members from a mask."""
     table = without_itself(table, start) if member else table
     return table if valid is None else table & valid

@@ -78,7 +78,7 @@ def members_by_label(
 
 
 def largest_of(counts: Tensor) -> int:
-    """Return the largest count, for which the host waits; 0 of none, since one of several processes may be empty."""
+    """Return the largest count, or 0 if there are none, as in a process without rows. The host waits for it."""
     return int(counts.max()) if len(counts) else 0
 
 
@@ -89,7 +89,7 @@ def _between(flags: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_per_class: int | None) -> Members:
-    """Return the same from blocks of masks, for any comparison of labels.
+    """Return what `members_by_label` returns, from blocks of masks, for any comparison of labels.
 
     >>> members_by_mask(lambda: [torch.tensor([[False, True, True]])], True, None).columns.tolist()
     [[1, 2]]

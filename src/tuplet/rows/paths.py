@@ -43,8 +43,8 @@ CAPTURED_TABLE_BYTES = 64 << 20
 CAPTURED_PROGRAM_ROWS = 16_384
 
 Path = Literal["cuda_graph", "table", "named", "fused", "compiled", "eager"]
-#: What a row function returns · total: (total, count) of each query, to be summed · each: a number per query · sum: a
-#: tensor, summed over blocks.
+#: How the results of a row function are joined. "total": sum the totals and the counts of all queries; "each": keep a
+#: row for each query; "sum": sum a tensor over blocks.
 Reduce = Literal["total", "each", "sum"]
 
 _pinned: ContextVar[str | None] = ContextVar("execution", default=os.environ.get("TUPLET_EXECUTION") or None)

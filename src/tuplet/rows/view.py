@@ -115,11 +115,11 @@ class View:
         return reduce_rows(self, "total", rows, Inputs(**inputs))
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a row for each query, a number or more. `rows` returns those of a block; backward calls it again."""
+        """Return what `rows` returns for the queries of each block, joined; the backward pass calls `rows` again."""
         return reduce_rows(self, "each", rows, Inputs(**inputs))
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a tensor of any shape, summed over blocks. `rows` returns a block's part, as for `each`."""
+        """Return what `rows` returns for each block, a tensor of any shape, summed; otherwise as `each`."""
         return reduce_rows(self, "sum", rows, Inputs(**inputs))
 
     def learned(self, parameter: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class View:
         return members_of(self)
 
     def select(self, queries: Tensor, gallery: Tensor) -> "View":
-        """Return a view of some queries and some gallery members, both given by index; no row leaves its query out."""
+        """Return a view of some queries and some gallery members, both by index; a query stays in its own row."""
         return replace(
             self,
             queries=self.queries[queries],

@@ -177,7 +177,7 @@ def at_least(least: int, **numbers: int) -> None:
 
 
 def embedded(embed: Embed, indices: list[int]) -> torch.Tensor:
-    """Return the embeddings of these examples, after a check that they are such."""
+    """Return the embeddings of these examples, after a check of their shape and values."""
     vectors = torch.as_tensor(embed(indices)).detach()
     if vectors.ndim != 2 or len(vectors) != len(indices):
         raise ValueError(f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)")
