@@ -4,15 +4,16 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, did_you_mean, opt, refuse_unknown, warn
+from tuplet.errors import OptionError, OptionWarning, did_you_mean, opt, refuse_unknown, warn
 from tuplet.losses import RowLoss
-from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler, HardClassSampler
+from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler
 from tuplet.sampling.base import Batch
 from tuplet.training.distributed import World
 from tuplet.training.settings import SamplerName, Settings
@@ -62,11 +63,11 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
     kind, inputs = sampler_class(settings), dict(settings.sampler_options)
     if kind.needs_embeddings:
         inputs["embed"] = embed
-    if kind is HardClassSampler:
+    if "candidates" in signature(kind).parameters:
         inputs["candidates"] = settings.candidates
     with warnings.catch_warnings():
-        # `warn_of_small_classes` names the classes of one example.
-        warnings.filterwarnings("ignore", message=".*leaves out")
+        # A sampler warns of classes of one example, which `warn_of_small_classes` names.
+        warnings.simplefilter("ignore", OptionWarning)
         return kind.of_size(data.targets, settings.batch_size, settings.per_class, settings.seed, **inputs)
 
 
