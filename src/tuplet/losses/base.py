@@ -196,6 +196,9 @@ class RowLoss(nn.Module):
         gallery it has the gradient by the queries: similarities among gallery members are constants. This computes the
         whole table at once, and works under `torch.no_grad()`. Arguments are those of `forward`.
 
+        Raises:
+            TypeError: the loss is not a function of pairs alone (`weighs_pairs` is False).
+
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
         [[0.0, -0.5], [-0.5, 0.0]]

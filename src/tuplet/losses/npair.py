@@ -177,8 +177,8 @@ class NPairAllLoss(ScaledLoss):
 
     Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
-    Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query
-    and meets both examples of each other class.
+    Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query,
+    and both examples of each other class are negatives.
 
     >>> loss = NPairAllLoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()

@@ -31,7 +31,7 @@ _NO_HOOKS = (
 
 @dataclass
 class Reduction:
-    """A reduction of rows; the tensors that it works on travel beside it, as autograd needs them."""
+    """A reduction of rows, without its tensors: autograd takes those as arguments of their own."""
 
     rows: Callable[..., Any]
     """rows(table, positive, negative, *own, *other, *shared) returns what `reduce` says."""
@@ -264,7 +264,7 @@ def differentiable(task: Reduction, wanted: tuple[bool, ...], tensors: Tensors, 
     """Return what a reduction gives, connected to the tensors that it was computed from.
 
     The gradients of `total` are formed with it: three products in all. `each` and `sum` learn their cotangent only in
-    the backward pass, so they walk the blocks again then: four products.
+    the backward pass, so they go through the blocks again then: four products.
     """
     if torch.compiler.is_compiling() and not any(wanted):
         return outcome.result if task.reduce != "total" else (outcome.result, outcome.counted)

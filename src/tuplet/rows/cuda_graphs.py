@@ -79,7 +79,7 @@ class _Kept:
             graphs.move_to_end(key)
             return graphs[key]
         if not small and asked != key:
-            # Sizes that take turns would push each other out, each captured anew at every call.
+            # Two sizes in turn would replace each other, and each call would capture a graph.
             self.asked = key
             return None
         if len(graphs) == most:

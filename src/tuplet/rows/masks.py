@@ -61,7 +61,7 @@ def _restricted(table: Tensor, valid: Tensor | None, member: bool, start: int) -
 
 
 def without_itself(table: Tensor, start: int) -> Tensor:
-    """Return the table of a block that begins at `start` with zeros where a query meets itself."""
+    """Return the table of a block that begins at `start` with zeros where a query is compared with itself."""
     if torch.compiler.is_compiling():
         # The compiler fuses a comparison with the next operation, but not a write into a diagonal.
         rows = torch.arange(table.shape[0], device=table.device)[:, None] + start

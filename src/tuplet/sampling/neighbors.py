@@ -23,8 +23,8 @@ class AnchorNeighborSampler(EpochSampler):
     examples. The anchors are the next classes of the shuffled rounds. A neighbour that is in the batch already gives
     its place to the next nearest class, so that a batch has exactly anchors · neighbors classes.
 
-    `tree` is the tree of classes of the present epoch, which `losses.HierarchicalTripletLoss` takes its margins from:
-    `tuplet.train` hands it over. The authors train for one epoch by the plain triplet loss before the first tree;
+    `tree` is the tree of classes of the present epoch; `tuplet.train` gives it to `losses.HierarchicalTripletLoss`,
+    whose margins depend on it. The authors train for one epoch by the plain triplet loss before the first tree;
     here the first tree is that of the network as it starts. They do not print the sizes of their batches.
 
     `labels`, `seed` and the options are those of `ClassBalancedSampler`.

@@ -102,7 +102,7 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
         assert part.proxies is not None
         if part.sharded:
             raise OptionError(
-                f"{type(part).__name__} is a sharded object, whose shares training cannot divide anew",
+                f"{type(part).__name__} is a sharded object, whose shares training cannot divide again",
                 f"give its name and {opt('loss_options', {'sharded': True})}",
             )
         known = getattr(part, "num_classes", len(part.proxies) // part.centers)
