@@ -102,20 +102,12 @@ def _reduce_named(view: "View", task: Reduction, inputs: Inputs, rule_inputs: Se
     share = slice(task.start, task.stop)
     index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in rule_inputs[:2])
     function = naming(view.rule, view)
-    compiled = paths.choose(paths.Work(view, "naming", function, "each", len(rule_inputs))) == "compiled"
-    names = replace(
-        task,
-        rows=function,
-        reduce="each",
-        rule=None,
-        num_rule_inputs=0,
-        num_own=len(rule_inputs),
-        compiled=compiled,
-        parameters={},
-    )
+    count = len(rule_inputs)
+    names = replace(task, rows=function, reduce="each", rule=None, num_rule_inputs=0, num_own=count, parameters={})
+    names.compiled = paths.choose(paths.Work(view, "naming", function, "each", count)) == "compiled"
     tensors = Tensors(view.queries, view.gallery, view.labels, view.gallery_labels, view.valid, rule_inputs)
     with torch.no_grad():
-        named = reduce_blocks(names, (False,) * (2 + len(rule_inputs)), tensors).result
+        named = reduce_blocks(names, (False,) * (2 + count), tensors).result
     # Sorted, so that a column that is named twice is counted once; −1 stands for none.
     named = named.sort(1).values
     is_first = named.diff(dim=1, prepend=named.new_full((len(named), 1), -1)) > 0

@@ -95,7 +95,8 @@ class ClassSampler(Sampler[list[int]]):
         self._batches = batches or max(1, len(labels) // batch_size)
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._drawn = 0  # number of batches that the latest iteration has yielded
-        self._resume = 0  # number of batches that the next iteration skips
+        self._skip = 0  # number of batches that the next iteration skips
+        self._resumed: Any = None  # what a subclass has saved of the epoch that the next iteration continues
 
     @classmethod
     def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
@@ -120,7 +121,7 @@ class ClassSampler(Sampler[list[int]]):
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, start, self._resume = self.epoch, self._resume, 0
+        epoch, start, self._skip = self.epoch, self._skip, 0
         self._drawn = start
         draws = self.draw(np.random.default_rng([self.seed, epoch]))
         for number, groups in enumerate(islice(draws, start, self._batches), start + 1):
@@ -151,7 +152,7 @@ class ClassSampler(Sampler[list[int]]):
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
         at_least(0, epoch=epoch)
         if epoch != self.epoch:
-            self.epoch, self._drawn, self._resume = epoch, 0, 0
+            self.epoch, self._drawn, self._skip, self._resumed = epoch, 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the number of its batches that were drawn."""
@@ -163,8 +164,7 @@ class ClassSampler(Sampler[list[int]]):
             raise ValueError(
                 f"the state is at batch {state['batch']}, but an epoch has {len(self)}; use the same arguments"
             )
-        self.epoch, self._drawn = state["epoch"], state["batch"]
-        self._resume = self._drawn
+        self.epoch, self._drawn, self._skip = state["epoch"], state["batch"], state["batch"]
 
 
 def at_least(least: int, **numbers: int) -> None:

@@ -29,7 +29,6 @@ class EpochSampler(ClassSampler):
         self.examples = np.concatenate(self.members)
         self.classes_of_examples = np.repeat(np.arange(len(self.members)), [len(own) for own in self.members])
         self._plan: Plan = {}
-        self._resumed: Plan = {}  # the plan of the epoch that the next iteration continues
 
     def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
         """Return the plan of an epoch, given the vectors of `examples`, whose classes are `classes_of_examples`."""
@@ -41,18 +40,12 @@ class EpochSampler(ClassSampler):
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Plan an epoch, or take the plan of a checkpoint, and yield its batches."""
-        self._plan, self._resumed = self._resumed, {}
+        self._plan, self._resumed = self._resumed or {}, None
         if not self._plan:
             vectors = embedded(self.embed, self.examples.tolist())
             plan = self.plan(vectors, np.random.default_rng([self.seed, self.epoch, 1]))
             self._plan = from_rank_zero({name: value.cpu() for name, value in plan.items()})
         yield from self.draw_planned(self._plan, rng)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
-        if epoch != self.epoch:
-            self._resumed = {}
-        super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that were drawn, and its plan."""

@@ -58,13 +58,6 @@ class HardClassSampler(NPairSampler):
         super().__init__(labels, pairs, seed, **options)
         self.embed, self.candidates, self.probes = embed, candidates, per_class
         self._chosen: list[list[int]] = []  # the classes of the batches of this epoch
-        self._resumed: list[list[int]] = []  # the chosen classes of the batches that the next iteration skips
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
-        if epoch != self.epoch:
-            self._resumed = []
-        super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that were drawn, and their classes, which the model chose."""
@@ -73,13 +66,12 @@ class HardClassSampler(NPairSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration continue at the position of `state`."""
         super().load_state_dict(state)
-        self._chosen = [list(classes) for classes in state["chosen"][: state["batch"]]]
-        self._resumed = self._chosen
+        self._chosen = self._resumed = [list(classes) for classes in state["chosen"][: state["batch"]]]
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield batches of classes that are near each other."""
         rounds = Rounds(self.members, 2, len(self), rng)
-        epoch, known, self._resumed = self.epoch, self._resumed, []
+        epoch, known, self._resumed = self.epoch, self._resumed or [], None
         self._chosen = []
         for number in range(len(self)):
             start = rounds.start_batch(self.classes)
