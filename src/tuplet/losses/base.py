@@ -11,7 +11,7 @@ from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
 from tuplet.rows.masks import SAME, equal_labels
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 from tuplet.sampling.class_tree import ClassTree
 
 #: The length of vectors: always unit, free, unit outside training only ("eval"), or any (None).
@@ -63,7 +63,7 @@ class RowLoss(nn.Module):
     geometry: geo.Geometry = "dot"
     moves_gallery: bool = True
     normalize: Normalize = None
-    batch: Batch = "classes"
+    batch: BatchKind = "classes"
     takes_gallery: bool = True
     weighs_pairs: bool = True
     marks_active: bool = False

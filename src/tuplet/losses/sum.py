@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tuplet.losses.base import Normalize, RowLoss
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 from tuplet.sampling.class_tree import ClassTree
 
 
@@ -54,7 +54,7 @@ class SumLoss(RowLoss):
         return [loss for loss in self.losses if isinstance(loss, RowLoss)]
 
     @property
-    def batch(self) -> Batch:  # type: ignore[override]
+    def batch(self) -> BatchKind:  # type: ignore[override]
         """The batches that the most particular part needs."""
         return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
 

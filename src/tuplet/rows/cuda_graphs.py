@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SMALL_KEPT, LARGE_KEPT = 8, 1
 _TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
 
-Run = Callable[[Sequence[Tensor]], Tensor]
+Computation = Callable[[Sequence[Tensor]], Tensor]
 
 
 def replay(loss: nn.Module, view: "View", evaluate: "Callable[[View], Tensor]") -> Tensor:
@@ -115,7 +115,7 @@ class _Graph:
         self.gradients: Sequence[Tensor]
         self.lent: Callable[[], _Lent | None] = lambda: None
 
-    def step(self, run: Run) -> None:
+    def step(self, run: Computation) -> None:
         """Compute the value, and its derivative by everything that moves: this is captured."""
         value = run(self.inputs)
         gradients = torch.autograd.grad(value, self.moving, materialize_grads=True) if self.moving else ()
@@ -135,7 +135,7 @@ class _Graph:
         return self.value.clone(), lent
 
 
-def _capture(run: Run, inputs: Sequence[Tensor], learned: Sequence[Tensor], small: bool) -> _Graph | None:
+def _capture(run: Computation, inputs: Sequence[Tensor], learned: Sequence[Tensor], small: bool) -> _Graph | None:
     """Return a graph of run(inputs), or None where it reads values from the device or is large without a program."""
     graph, stream = _Graph(inputs, learned), _stream(inputs[0].device)
     with torch.cuda.device(stream.device):

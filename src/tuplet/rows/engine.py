@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuplet.rows.view import View
 
 
-class Inputs(NamedTuple):
+class RowInputs(NamedTuple):
     """Extra inputs of a row function: with a row for each query, for each gallery member, and for all alike."""
 
     own: Sequence[Tensor] = ()
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     shared: Sequence[Tensor] = ()
 
 
-def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], inputs: Inputs) -> Any:
+def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], inputs: RowInputs) -> Any:
     """Reduce the rows of a view, over all processes, behind its mining rule; differentiable by all that moves.
 
     Returns:
@@ -96,7 +96,7 @@ def _reduce_table(
     return totals(out, table.shape[0]) if reduce == "total" else out
 
 
-def _reduce_named(view: "View", task: Reduction, inputs: Inputs, rule_inputs: Sequence[Tensor]) -> Any:
+def _reduce_named(view: "View", task: Reduction, inputs: RowInputs, rule_inputs: Sequence[Tensor]) -> Any:
     """Reduce tables of the positives and the named negatives alone, which have one column at least."""
     assert view.rule is not None
     share = slice(task.start, task.stop)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tuplet.rows import geometry as geo
 from tuplet.rows import paths
 from tuplet.rows.distributed import ProcessGroup
-from tuplet.rows.engine import Inputs, reduce_rows
+from tuplet.rows.engine import RowInputs, reduce_rows
 from tuplet.rows.masks import equal_labels
 from tuplet.rows.members import Members, members_of
 from tuplet.rows.pairs import positive_pairs
@@ -104,7 +104,7 @@ class View:
             rows: row function that returns a total and a count for each query of a block.
             **inputs: its extra inputs by kind, `own`, `other` and `shared`: see above.
         """
-        total, count = reduce_rows(self, "total", rows, Inputs(**inputs))
+        total, count = reduce_rows(self, "total", rows, RowInputs(**inputs))
         return total / (count + (count == 0)).to(total.dtype)
 
     def total(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -112,15 +112,15 @@ class View:
 
         Counts are constants: a gradient comes from the totals alone.
         """
-        return reduce_rows(self, "total", rows, Inputs(**inputs))
+        return reduce_rows(self, "total", rows, RowInputs(**inputs))
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
         """Return what `rows` returns for the queries of each block, joined; the backward pass calls `rows` again."""
-        return reduce_rows(self, "each", rows, Inputs(**inputs))
+        return reduce_rows(self, "each", rows, RowInputs(**inputs))
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
         """Return what `rows` returns for each block, a tensor of any shape, summed; otherwise as `each`."""
-        return reduce_rows(self, "sum", rows, Inputs(**inputs))
+        return reduce_rows(self, "sum", rows, RowInputs(**inputs))
 
     def learned(self, parameter: Tensor) -> Tensor:
         """Return a parameter of the loss, with its gradient averaged over processes."""

@@ -16,13 +16,13 @@ from tuplet.sampling.class_tree import ClassTree
 Labels = Sequence[int] | np.ndarray | torch.Tensor
 Group = list[int]
 #: Kinds of batches: a loss states the kind that it needs, a sampler the kind that it makes.
-Batch = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
+BatchKind = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
 #: Function of a list of n indices that returns their embeddings, (n, d).
 Embed = Callable[[list[int]], torch.Tensor]
 T = TypeVar("T")
 
 
-class Options(TypedDict, total=False):
+class SamplerOptions(TypedDict, total=False):
     """Options that every sampler takes beside its own sizes."""
 
     batches: int | None
@@ -48,15 +48,16 @@ class ClassSampler(Sampler[list[int]]):
     """
 
     name: ClassVar[str]
-    batch: ClassVar[Batch] = "classes"
+    batch: ClassVar[BatchKind] = "classes"
     group_size: ClassVar[int | None] = None
     needs_embeddings: ClassVar[bool] = False
     needs_active: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, labels: Labels, batch_size: int, seed: int = 0, **options: Unpack[Options]) -> None:
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
         name = type(self).__name__
-        refuse_unknown(name, options, {*signature(type(self)).parameters, *Options.__annotations__} - {"options"})
+        known = {*signature(type(self)).parameters, *SamplerOptions.__annotations__} - {"options"}
+        refuse_unknown(name, options, known)
         batches, rank, world_size = options.get("batches"), options.get("rank"), options.get("world_size")
         if len(shape := np.shape(labels)) not in (1, 2) or 0 in shape:
             raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least, embedded, from_rank_zero
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least, embedded, from_rank_zero
 from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import NPairSampler
 
@@ -51,7 +51,7 @@ class HardClassSampler(NPairSampler):
         candidates: int = 200,
         per_class: int = 1,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(1, pairs=pairs, per_class=per_class)
         at_least(pairs, candidates=candidates)

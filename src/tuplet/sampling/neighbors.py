@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
 from tuplet.sampling.class_tree import ClassTree, class_moments, class_tree
-from tuplet.sampling.epoch import EpochSampler, Plan
+from tuplet.sampling.epoch import EpochPlan, EpochSampler
 from tuplet.sampling.rounds import Rounds
 
 #: Classes whose distances to all others are computed at once.
@@ -57,7 +57,7 @@ class AnchorNeighborSampler(EpochSampler):
         per_class: int = 4,
         levels: int = 16,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(1, anchors=anchors, neighbors=neighbors, levels=levels)
         at_least(2, per_class=per_class)
@@ -91,7 +91,7 @@ class AnchorNeighborSampler(EpochSampler):
             return None
         return ClassTree(**{name: self._plan[name] for name in ClassTree._fields})
 
-    def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
+    def plan(self, vectors: Tensor, rng: np.random.Generator) -> EpochPlan:
         """Return the tree of classes, and for each class the others from near to far, as many as a batch may need."""
         classes = torch.from_numpy(self.classes_of_examples).to(vectors.device)
         moments = class_moments(vectors, classes, len(self.members))
@@ -102,7 +102,7 @@ class AnchorNeighborSampler(EpochSampler):
             nearest.append(distances.topk(most, largest=False).indices)
         return {**tree._asdict(), "nearest": torch.cat(nearest)}
 
-    def draw_planned(self, plan: Plan, rng: np.random.Generator) -> Iterator[list[Group]]:
+    def draw_planned(self, plan: EpochPlan, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield the classes of each batch as groups, an anchor before its neighbours."""
         rounds, nearest = Rounds(self.members, self.per_class, len(self), rng), plan["nearest"].numpy()
         while True:

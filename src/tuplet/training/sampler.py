@@ -14,7 +14,7 @@ from tuplet.data import Dataset
 from tuplet.errors import OptionError, OptionWarning, did_you_mean, opt, refuse_unknown, warn
 from tuplet.losses import RowLoss
 from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 from tuplet.training.distributed import World
 from tuplet.training.settings import SamplerName, Settings
 
@@ -29,9 +29,9 @@ def usual_sampler(loss: RowLoss) -> SamplerName:
     >>> usual_sampler(losses.NPairLoss()), usual_sampler(losses.RAWLoss())
     ('npair', 'class_balanced')
     """
-    if loss.batch not in get_args(Batch):
+    if loss.batch not in get_args(BatchKind):
         raise ValueError(
-            f"batch of {type(loss).__name__} is {loss.batch!r}; {did_you_mean(loss.batch, get_args(Batch))}"
+            f"batch of {type(loss).__name__} is {loss.batch!r}; {did_you_mean(loss.batch, get_args(BatchKind))}"
         )
     fitting = [each for each in SAMPLERS.values() if each.batch == loss.batch]
     return min(fitting, key=lambda each: each.needs_embeddings).name

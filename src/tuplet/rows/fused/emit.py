@@ -29,7 +29,7 @@ from tuplet.rows.fused.expressions import (
     level,
     within,
 )
-from tuplet.rows.fused.plan import PassPlan, Plan, Reduced
+from tuplet.rows.fused.plan import PassPlan, ProgramPlan, Reduced
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Program:
     """The number of values of a row in V."""
 
 
-def emit(plan: Plan) -> Program:
+def emit(plan: ProgramPlan) -> Program:
     """Return the program of a plan: write its functions, and load them."""
     reduced: dict[Node, int] = {}
     computed: dict[Node, int] = {}

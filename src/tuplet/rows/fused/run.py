@@ -48,7 +48,7 @@ class Panel(NamedTuple):
         return Panel(self.left, self.right, self.top, self.bottom)
 
 
-class Batch:
+class SortedBatch:
     """A batch, sorted by class and padded to whole tiles, and the values of its rows."""
 
     def __init__(self, program: Program, x: Tensor, labels: Tensor) -> None:
@@ -148,7 +148,7 @@ def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 def run(program: Program, x: Tensor, labels: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Σ totals, Σ counts and, where wanted, the gradient by x."""
     with torch.cuda.device_of(x):
-        batch = Batch(program, x, labels)
+        batch = SortedBatch(program, x, labels)
         for one in program.passes:
             batch.run_pass(one)
         total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)
