@@ -211,7 +211,7 @@ class RowLoss(nn.Module):
             view = view_of(self, embeddings, labels, gallery, gallery_labels, same=same)
             with torch.autocast(embeddings.device.type, enabled=False):
                 view = self.arrange(view)
-                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
+                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.column_vectors))
                 table = geo.table(q, g, view.geometry).requires_grad_()
                 value = self.value(replace(view, table=table))
                 if not value.requires_grad:

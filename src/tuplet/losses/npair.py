@@ -157,8 +157,8 @@ def _swapped(view: View) -> View:
         here, labels = view.group.gather(here, sizes), view.group.gather(labels, sizes)
     return replace(
         view,
-        queries=view.there[there],
-        labels=view.there_labels[there],
+        queries=view.column_vectors[there],
+        labels=view.column_labels[there],
         gallery=here,
         gallery_labels=labels,
         valid=None,

@@ -85,7 +85,7 @@ def _reduce_table(
 ) -> Any:
     """Reduce the whole table of a view at once, by plain autograd."""
     table = whole_table(view.queries, view.geometry, view.moves_gallery) if view.table is None else view.table
-    positive = block_positives(view.same, view.labels, view.there_labels, view.valid, view.member, 0)
+    positive = block_positives(view.same, view.labels, view.column_labels, view.valid, view.member, 0)
     negative = block_negatives(positive, view.valid, view.member, 0)
     if view.rule is not None:
         block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
@@ -121,7 +121,7 @@ def _reduce_named(view: "View", task: Reduction, inputs: RowInputs, rule_inputs:
     ]
     size = columns.shape[1] * view.queries.shape[1]
     block_rows = paths.default_block_rows(view.size, size, view.dtype, columns.device)
-    gallery = view.there if view.moves_gallery else view.there.detach()
+    gallery = view.column_vectors if view.moves_gallery else view.column_vectors.detach()
     table = table_columns(view.queries[share], gallery, columns, view.geometry, block_rows)
     check_hidden_parameters(view.parameters, task.rows, table, positive, negative, extras)
     out = task.rows(table, positive, negative, *extras)

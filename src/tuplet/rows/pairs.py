@@ -35,24 +35,24 @@ def positive_pairs(view: "View") -> "tuple[View, Tensor, Tensor]":
     else:
         # Sums are not exact in a half type.
         here = view.queries.to(view.dtype).index_select(0, a)
-        there = view.there.to(view.dtype).index_select(0, p)
+        there = view.column_vectors.to(view.dtype).index_select(0, p)
         near, table = geo.between(here, there, view.geometry), None
         together = here + there if view.geometry == "dot" else (here + there) / 2
     labels, same = view.labels[a], view.same
     if view.member and same is not equal_labels:
 
-        def same_or_itself(places: Tensor, there_labels: Tensor) -> Tensor:
+        def same_or_itself(places: Tensor, column_labels: Tensor) -> Tensor:
             """Mark the positives of the queries at these places, and the queries themselves; the rest is negative."""
-            itself = places[:, None] == torch.arange(there_labels.shape[0], device=places.device)
-            return view.same(view.labels[places], there_labels) | itself
+            itself = places[:, None] == torch.arange(column_labels.shape[0], device=places.device)
+            return view.same(view.labels[places], column_labels) | itself
 
         labels, same = a, same_or_itself
     pairs = replace(
         view,
         queries=together,
         labels=labels,
-        gallery=view.there,
-        gallery_labels=view.there_labels,
+        gallery=view.column_vectors,
+        gallery_labels=view.column_labels,
         same=same,
         member=False,
         table=table,

@@ -76,13 +76,13 @@ class View:
         return self.queries.shape[0]
 
     @property
-    def there(self) -> Tensor:
-        """The gallery's vectors."""
+    def column_vectors(self) -> Tensor:
+        """The vectors of the gallery, which are the columns of the table."""
         return self.queries if self.gallery is None else self.gallery
 
     @property
-    def there_labels(self) -> Tensor:
-        """The gallery's labels."""
+    def column_labels(self) -> Tensor:
+        """The labels of the gallery."""
         return self.labels if self.gallery_labels is None else self.gallery_labels
 
     @property
@@ -139,7 +139,7 @@ class View:
         """Return the similarity or distance of query i and gallery member j, for index tensors of one length."""
         if self.table is not None:
             return self.table[i, j]
-        return geo.between(self.queries.to(self.dtype)[i], self.there.to(self.dtype)[j], self.geometry)
+        return geo.between(self.queries.to(self.dtype)[i], self.column_vectors.to(self.dtype)[j], self.geometry)
 
     def members(self) -> Members:
         """Return the positives of each query as indices: (n, K), with K the largest number of positives."""
@@ -151,8 +151,8 @@ class View:
             self,
             queries=self.queries[queries],
             labels=self.labels[queries],
-            gallery=self.there[gallery],
-            gallery_labels=self.there_labels[gallery],
+            gallery=self.column_vectors[gallery],
+            gallery_labels=self.column_labels[gallery],
             member=False,
             table=None if self.table is None else self.table[queries][:, gallery],
         )
