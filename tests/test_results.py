@@ -14,7 +14,7 @@ import torch
 
 import tuplet
 from commands import typed
-from training_tools import pictures
+from training_tools import image_set
 from tuplet.training import RECIPES
 from tuplet.training.objective import make_loss
 from tuplet.training.settings import Settings
@@ -35,7 +35,7 @@ def bench(monkeypatch):
     small |= {"resize": 12, "stored_size": 12}
     tiny = methods.Benchmark("tiny", "glyphs", small, trial_steps=2, levels="H")
     monkeypatch.setitem(methods.DATASETS, "glyphs", tiny)
-    monkeypatch.setattr(import_module("runs").Runner, "load_data", lambda self, *job: pictures(classes=184, each=8))
+    monkeypatch.setattr(import_module("runs").Runner, "load_data", lambda self, *job: image_set(classes=184, each=8))
     return import_module
 
 
@@ -289,7 +289,7 @@ def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
     for name in ("RESULTS", "IMAGES"):
         monkeypatch.setattr(figures, name, tmp_path)
     monkeypatch.setattr(figures, "_SHARED", {**figures._SHARED, "steps": 2, "batch_size": 24, "per_class": 3})
-    monkeypatch.setattr(figures.data, "open", lambda source: pictures(classes=20, each=8, size=28))
+    monkeypatch.setattr(figures.data, "open", lambda source: image_set(classes=20, each=8, size=28))
     figures.train_maps(tmp_path)
     results = bench("results_data").read(tmp_path)
     assert len(results) == 4

@@ -13,7 +13,7 @@ from tuplet import data, losses, models
 
 TESTS = Path(__file__).parent
 
-#: Options of a fast run on `vectors`, and further options to run on `pictures`.
+#: Options of a fast run on `vectors`, and further options to run on `image_set`.
 QUICK = {"loss": "raw", "steps": 6, "batch_size": 12, "per_class": 3, "dim": 5, "evaluate_every": 2, "log_every": 2}
 QUICK |= {"schedule": "constant", "validation": 0.0}
 SMALL = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
@@ -28,7 +28,7 @@ def vectors(classes=12, each=6, dim=10, seed=0, nuisance=1.0):
     return data.from_features(values, torch.arange(classes).repeat_interleave(each))
 
 
-def pictures(classes=8, each=6, size=12, seed=0):
+def image_set(classes=8, each=6, size=12, seed=0):
     """Return images of random blocks, one pattern per class, with noise."""
     generator = torch.Generator().manual_seed(seed)
     patterns = torch.randint(0, 200, (classes, 3, 3, 3), generator=generator).float()
@@ -74,8 +74,8 @@ CASES = {
             "select_by": "map_at_r",
         },
     ),
-    "pictures": lambda: (
-        pictures(),
+    "images": lambda: (
+        image_set(),
         {
             "loss": "npair",
             "model": "convnet",

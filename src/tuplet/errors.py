@@ -4,7 +4,7 @@ import difflib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -101,6 +101,19 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), names, 1)
     some = names if len(names) <= 60 else [*names[:5], "…"]
     return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(some)}"
+
+
+def refuse_unknown(owner: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise an error for an option that `owner`, such as a loss, does not have.
+
+    >>> refuse_unknown("SemiHard", ["epsilon"], known=[])
+    Traceback (most recent call last):
+    tuplet.errors.OptionTypeError: SemiHard has no option 'epsilon'; it has none
+    """
+    for name in options:
+        if name not in known:
+            remedy = did_you_mean(name, known) if known else "it has none"
+            raise OptionTypeError(f"{owner} has no option {name!r}; {remedy}")
 
 
 def first_line(error: BaseException) -> str:

@@ -71,7 +71,7 @@ class Mining(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define forward(block)")
 
     def advance(self) -> None:
-        """Update the state after each call of the loss, for rules that draw anew each time."""
+        """Update the state after each call of the loss, for rules whose draws differ between calls."""
 
 
 class ValidTriplet(Mining):

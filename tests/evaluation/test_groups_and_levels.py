@@ -118,7 +118,7 @@ def test_a_search_that_hides_all_but_one_gives_that_one_first():
 
 def test_groups_and_labels_that_do_not_fit_get_one_sentence():
     x = torch.eye(3)
-    with pytest.raises(ValueError, match="groups must come with gallery_groups"):
+    with pytest.raises(ValueError, match="groups and gallery_groups do not fit; give both"):
         evaluation.recall_at_k(x, [0, 0, 1], gallery=x, gallery_labels=[0, 0, 1], groups=[1, 2, 3])
     with pytest.raises(ValueError, match=r"labels have shape \(3, 1\) and gallery_labels \(3,\)"):
         evaluation.recall_at_k(x, [[0], [0], [1]], gallery=x, gallery_labels=[0, 0, 1])

@@ -377,6 +377,8 @@ def test_bad_input_raises_a_clear_error():
         (ValueError, "each k in ks must be a positive integer, got 0", lambda: ev.recall_at_k(x, y, ks=(0,))),
         (TypeError, "ks must be a sequence of numbers, got 1; give \\(1,\\)", lambda: ev.recall_at_k(x, y, ks=1)),
         (TypeError, "ks must be a sequence of numbers, got 8", lambda: ev.evaluate(x, y, ks=8)),
+        (TypeError, "recall_at_k has no option 'k'; did you mean 'ks'", lambda: ev.recall_at_k(x, y, k=5)),
+        (TypeError, "map_at_r has no option 'ks'; choose one of device", lambda: ev.map_at_r(x, y, ks=(5,))),
         (ValueError, "metric must be one of 'euclidean'", lambda: ev.recall_at_k(x, y, metric="manhattan")),
         (ValueError, "ties must be one of 'pessimistic'", lambda: ev.recall_at_k(x, y, ties="none")),
         (ValueError, "gallery is given without gallery_labels", lambda: ev.recall_at_k(x, y, gallery=x)),

@@ -28,6 +28,7 @@ def refused(error, *words):
         (X.long(), Y, TypeError, ["embeddings", "int64", r"\.float"]),
         (X.tolist(), Y, TypeError, ["embeddings", "list", "as_tensor"]),
         (X, Y.tolist(), TypeError, ["labels", "list", "as_tensor"]),
+        (X, Y.numpy(), TypeError, ["labels", "ndarray", "as_tensor"]),
     ],
 )
 def test_batch(x, y, error, words):
@@ -61,6 +62,9 @@ def test_gallery():
 def test_parts_and_comparisons_that_do_not_exist():
     with refused(ValueError, r"\(4, 2\)", "one width", "attention="):
         losses.ABELoss()([X, X[:, :2]], Y)
+    for parts in ([X.numpy()], X.tolist(), [X[0]], []):
+        with refused(ValueError, "parts", "list of tensors"):
+            losses.ABELoss()(parts, Y)
     with refused(ValueError, "same is 'all'", "'any'", "function"):
         LOSS(X, Y, same="all")
 

@@ -30,3 +30,4 @@ def test_a_loss_names_the_vectors_and_the_batches_that_it_needs(loss):
     (inputs,) = re.findall(r"Inputs: (.*?)\.(?: |$)", " ".join(inspect.getdoc(loss).split()))
     assert re.match(r"unit vectors|vectors of (any|free) length|what its parts need", inputs)
     assert re.search(r"batches|two examples of each class|what its parts need", inputs)
+    assert inputs.startswith("unit vectors") == (loss.normalize is True)

@@ -285,6 +285,14 @@ def test_numbers_that_are_not_integers_are_refused(name, number):
         sampling.NPairSampler(labels_of([6] * 12), **{"pairs": 2, "batches": 3, name: number})
 
 
+def test_an_option_that_does_not_exist_is_refused_by_the_sampler_itself():
+    for kind in sampling.SAMPLERS.values():
+        with pytest.raises(TypeError, match=f"^{kind.__name__} has no option 'batche'; did you mean 'batches'"):
+            kind([0, 0, 1, 1], **({"embed": None} if kind.needs_embeddings else {}), batche=3)
+    with pytest.raises(TypeError, match="NPairSampler has no option 'pair'; did you mean 'pairs'"):
+        sampling.NPairSampler([0, 0, 1, 1], pair=2)
+
+
 def test_labels_that_are_not_integers_are_refused():
     with pytest.raises(TypeError, match="labels must be integers, got float64"):
         sampling.NPairSampler([0.5, 0.5])
@@ -299,7 +307,9 @@ def test_a_class_that_starts_again_within_a_batch_does_not_repeat_in_it():
 
 def test_every_exported_sampler_is_found_by_its_name():
     by_epoch = {"anchor_neighbor", "one_class", "smart_triplet"}
-    assert set(sampling.SAMPLERS) == {"class_balanced", "hard_class", "ngroup", "npair", "triplet", *by_epoch}
+    assert set(sampling.SAMPLERS) >= {"class_balanced", "hard_class", "ngroup", "npair", "triplet", *by_epoch}
+    exported = {getattr(sampling, name) for name in sampling.__all__ if name.endswith("Sampler")}
+    assert {*sampling.SAMPLERS.values(), sampling.ClassSampler} == exported
     assert all(sampler.name == name for name, sampler in sampling.SAMPLERS.items())
 
 

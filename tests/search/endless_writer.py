@@ -20,8 +20,8 @@ def main() -> None:
     while True:
         numbers = range(start, start + BATCH)
         about = [{"label": f"label {number}"} for number in numbers]
-        pictures = [str(number).encode() * (number % 5) for number in numbers]
-        index.add(np.stack([vector(n) for n in numbers]), [str(n) for n in numbers], about, thumbnails=pictures)
+        thumbnails = [str(number).encode() * (number % 5) for number in numbers]
+        index.add(np.stack([vector(n) for n in numbers]), [str(n) for n in numbers], about, thumbnails=thumbnails)
         print("added", start, flush=True)
         index.delete([str(start + 1), str(start + 2)])
         print("deleted", start, flush=True)

@@ -221,7 +221,7 @@ def test_page_shows_errors(visit, address):
     page = visit(address)
     page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": b"not an image"})
     page.wait_for_selector("#problem:not([hidden])")
-    assert page.inner_text("#problem").startswith("“photo.png” is not a picture that can be read here.")
+    assert page.inner_text("#problem").startswith("“photo.png” is not an image that can be read here.")
     # Neither earlier results nor a broken image are shown.
     until(page, "document.getElementById('query').hidden")
     assert (page.inner_text("#title"), page.query_selector_all(".hit, .chip")) == ("No results", [])

@@ -58,7 +58,7 @@ def test_crafted_images_stop_nobody(folder):
         for answer in slow:
             assert (answer.result().status_code, answer.result().json()["detail"]) == (
                 413,
-                "the image takes over 0.1 s to decode; send a smaller one",
+                "the image cannot be read: it takes over 0.1 s to decode; send a smaller one",
             )
         before = memory(process)[str(process.pid)]
         refused = {name: post(address, content) for name, content in crafted.images().items()}

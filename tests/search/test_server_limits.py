@@ -107,7 +107,7 @@ def test_limits_on_pixels_and_bytes(index):
     answer = fetch(app, "POST", "/api/search/image", content=uploads()["PNG of 60,000 × 60,000"])
     assert (answer.status_code, answer.json()["detail"]) == (
         413,
-        "the image has too many pixels; send a smaller one",
+        "the image cannot be read: it has too many pixels; send a smaller one",
     )
     answer = fetch(app, "POST", "/api/search/image", content=bytes(100_001))
     assert (answer.status_code, answer.json()["detail"]) == (413, "the body has over 100,000 bytes; send a smaller one")

@@ -219,7 +219,7 @@ def corpus(folder, count, seed=0):
     save_file({"features": torch.from_numpy(values), "labels": torch.from_numpy(labels)}, folder / "good.safetensors")
     content = (folder / "good.safetensors").read_bytes()
     yield from kind("safetensors", single_file(folder, "x.safetensors", content, "data", rng, count))
-    yield from kind("images", pictures(folder, rng, count))
+    yield from kind("images", image_files(folder, rng, count))
     photos = folder / "photos"
     for number in range(6):
         path = photos / "ab"[number % 2] / f"{number}.png"
@@ -255,7 +255,7 @@ def checkpoints(run, rng, count):
         shutil.rmtree(copied)
 
 
-def pictures(folder, rng, count):
+def image_files(folder, rng, count):
     for format in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"):
         crafted = [b"", images(format)[:10], images("PNG")[:20] + images(format)]
         yield from single_file(folder, f"x.{format.lower()}", images(format), "image", rng, count, crafted)

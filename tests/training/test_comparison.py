@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training_tools import pictures, vectors
+from training_tools import image_set, vectors
 from tuplet import evaluation, losses, training
 from tuplet.data import Dataset, from_features
 from tuplet.training import loop
@@ -55,7 +55,7 @@ def test_means_and_standard_deviations_are_over_the_seeds(tmp_path, monkeypatch,
 
 
 def test_images_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
-    source, photos = pictures(classes=6, each=4), tmp_path / "photos"
+    source, photos = image_set(classes=6, each=4), tmp_path / "photos"
     for i in range(len(source)):
         (photos / str(int(source.labels[i]))).mkdir(parents=True, exist_ok=True)
         source.image(i).save(photos / str(int(source.labels[i])) / f"{i}.png")
@@ -83,7 +83,7 @@ def test_images_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:1 of ")
 def test_unreadable_images_are_skipped_in_every_run(tmp_path):
     """The indices of test examples refer to the original data, so that a report finds the images."""
-    source, photos = pictures(classes=6, each=4), tmp_path / "photos"
+    source, photos = image_set(classes=6, each=4), tmp_path / "photos"
     for i in range(len(source)):
         (photos / str(int(source.labels[i]))).mkdir(parents=True, exist_ok=True)
         source.image(i).save(photos / str(int(source.labels[i])) / f"{i:02}.png")

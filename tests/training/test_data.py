@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from training_tools import QUICK, SMALL, pictures, same, vectors, weights
+from training_tools import QUICK, SMALL, image_set, same, vectors, weights
 from tuplet import data, training
 from tuplet.training.events import Events
 
@@ -15,7 +15,7 @@ from tuplet.training.events import Events
 @pytest.fixture
 def photos(tmp_path):
     """Thirty images of six classes as files."""
-    folder, source = tmp_path / "photos", pictures(classes=6, each=5)
+    folder, source = tmp_path / "photos", image_set(classes=6, each=5)
     for i in range(len(source)):
         place = folder / f"class {source.labels[i]}"
         place.mkdir(parents=True, exist_ok=True)

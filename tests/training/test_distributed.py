@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training_tools import events, pictures, same, start_process, vectors, weights
+from training_tools import events, image_set, same, start_process, vectors, weights
 from tuplet import losses, models, training
 from tuplet.training.diagnostics import mean_cosine
 
@@ -119,8 +119,8 @@ CASES = {
             "precision": "float16",
         },
     ),
-    "pictures": lambda: (
-        pictures(),
+    "images": lambda: (
+        image_set(),
         {
             **EVERY,
             "loss": "multi_similarity",
@@ -143,11 +143,11 @@ CASES = {
         {**EVERY, "loss": "raw", "dim": 6, "batch_size": 9, "per_class": 3, "micro_batch_size": 4},
     ),
     "layers above the level": lambda: (
-        pictures(),
+        image_set(),
         {**EVERY, "loss": "raw", "model": two_levels().select("M"), "batch_size": 12, "per_class": 3},
     ),
     "layers above the level of a plain module": lambda: (
-        pictures(),
+        image_set(),
         {**EVERY, "loss": "raw", "model": two_levels(plain_module=True), "batch_size": 12, "per_class": 3},
     ),
     "proxies and hard classes": lambda: (

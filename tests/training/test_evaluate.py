@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 import tuplet
-from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
+from training_tools import QUICK, SMALL, events, image_set, same, vectors, weights
 from tuplet import data, evaluation, load, models, training
 
 
@@ -129,7 +129,7 @@ def test_testing_on_classes_that_were_trained_on_is_warned_of(tmp_path):
 
 
 def test_mirrored_views_are_measured_beside_the_plain_ones(tmp_path):
-    source = pictures()
+    source = image_set()
     run = training.train(source, tmp_path, flip_test=True, **{**QUICK, **SMALL})
     test = source.split()[1]
     plain, other = (run.embedder.embed(images) for images in (test.images, test.images.flip(3)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training_tools import events, pictures
+from training_tools import events, image_set
 from tuplet import losses, training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -34,7 +34,7 @@ class NoSync(losses.RAWLoss):
 
 def test_the_host_does_not_wait_for_the_device_in_steps(tmp_path):
     try:
-        training.train(pictures(), tmp_path, **QUICK, loss=NoSync())
+        training.train(image_set(), tmp_path, **QUICK, loss=NoSync())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert events(tmp_path, "end")
@@ -52,14 +52,14 @@ class Broken(losses.RAWLoss):
 
 def test_a_nan_loss_never_reaches_the_weights(tmp_path):
     with pytest.raises(FloatingPointError, match=r"step 4: the loss is nan; .*the cause is the loss itself"):
-        training.train(pictures(), tmp_path, **QUICK, loss=Broken())
+        training.train(image_set(), tmp_path, **QUICK, loss=Broken())
     assert events(tmp_path, "failure")[0]["step"] == 4
 
 
 def test_losses_equal_those_on_the_cpu(tmp_path):
     options = {**QUICK, "log_every": 1, "steps": 6, "loss": "raw"}
-    training.train(pictures(), tmp_path / "gpu", **options)
-    training.train(pictures(), tmp_path / "cpu", **{**options, "device": "cpu"})
+    training.train(image_set(), tmp_path / "gpu", **options)
+    training.train(image_set(), tmp_path / "cpu", **{**options, "device": "cpu"})
     there, here = ([e["loss"] for e in events(tmp_path / side, "train")] for side in ("gpu", "cpu"))
     assert len(there) == 6
     assert there == pytest.approx(here, rel=2e-2)

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 import tuplet
-from training_tools import QUICK, SMALL, embedder_with_dropout, events, pictures, same, vectors, weights
+from training_tools import QUICK, SMALL, embedder_with_dropout, events, image_set, same, vectors, weights
 from tuplet import data, evaluation, training
 
 
 def test_the_folder_holds_everything_about_the_run(tmp_path):
-    source = pictures()
+    source = image_set()
     run = tuplet.train(source, tmp_path, recipe="demo", resize=12, stored_size=12, lr=0.01, **QUICK, **SMALL)
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["tuplet"] == tuplet.__version__
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     options = {**QUICK, **SMALL, "augment": {"brightness": 0.3}, "resize": 14}
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         torch.randn(seed + len(name))
-        training.train(pictures(), tmp_path / name, seed=seed, **options)
+        training.train(image_set(), tmp_path / name, seed=seed, **options)
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
     assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
 
@@ -103,7 +103,7 @@ def test_every_evaluation_is_logged(tmp_path, caplog):
 
 def test_warnings_point_at_the_call(tmp_path, recwarn):
     """One warning of each kind that comes before training."""
-    source = pictures(classes=4, each=5)
+    source = image_set(classes=4, each=5)
     few = source.select([i for i in range(20) if i not in (1, 2, 3, 4)])
     few = data.from_images(few.images, few.labels, splits=["train"] * 11 + ["test"] * 5)
     options = {**QUICK, "model": "convnet", "normalize": False, "steps": 1, "batch_size": 6}

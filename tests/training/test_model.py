@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from training_tools import QUICK, SMALL, pictures, same, vectors, weights
+from training_tools import QUICK, SMALL, image_set, same, vectors, weights
 from tuplet import losses, models, training
 from tuplet.training.model import make_embedder
 
@@ -15,8 +15,8 @@ from tuplet.training.model import make_embedder
 def test_all_precisions_train_and_agree_roughly(precision, tmp_path):
     # Steps so small that none overflows in float16. The weights change by about 3e-3.
     options = {**QUICK, **SMALL, "optimizer": "sgd", "lr": 1e-3, "head_lr_scale": 1.0}
-    training.train(pictures(), tmp_path, precision=precision, **options)
-    training.train(pictures(), tmp_path / "full", **options)
+    training.train(image_set(), tmp_path, precision=precision, **options)
+    training.train(image_set(), tmp_path / "full", **options)
     ours, theirs = weights(tmp_path), weights(tmp_path / "full")
     for name in theirs:
         assert ours[name].dtype == torch.float32
@@ -63,9 +63,9 @@ def test_frozen_batchnorm_does_not_change(tmp_path):
 def test_batchnorm_is_frozen_by_default_if_weights_are_given():
     known = training.Settings(model="efficientnet_lite0", weights="efficientnet_lite0_imagenet")
     for settings, frozen in ((known, True), (replace(known, freeze_batchnorm=False), False)):
-        embedder, completed = make_embedder(settings, losses.RAWLoss(), pictures())
+        embedder, completed = make_embedder(settings, losses.RAWLoss(), image_set())
         assert embedder.frozen_batchnorm == completed.freeze_batchnorm == frozen
-    _, completed = make_embedder(replace(known, weights=None), losses.RAWLoss(), pictures())
+    _, completed = make_embedder(replace(known, weights=None), losses.RAWLoss(), image_set())
     assert completed.freeze_batchnorm is False
 
 
@@ -88,7 +88,7 @@ class Two(models.Backbone):
 def test_layers_up_to_a_level_can_be_frozen(level, frozen, tmp_path):
     start = models.create(Two(), dim=5)
     options = {k: v for k, v in QUICK.items() if k != "dim"}
-    training.train(pictures(), tmp_path, model=start, freeze_to=level, lr=0.01, **options)
+    training.train(image_set(), tmp_path, model=start, freeze_to=level, lr=0.01, **options)
     unchanged = {name: value.equal(start.state_dict()[name]) for name, value in weights(tmp_path).items()}
     for name, value in unchanged.items():
         assert value == (name.split(".")[1] in frozen), name
@@ -96,8 +96,8 @@ def test_layers_up_to_a_level_can_be_frozen(level, frozen, tmp_path):
 
 def test_micro_batches_train_like_whole_batches(tmp_path):
     options = {**QUICK, **SMALL, "resize": 14}
-    training.train(pictures(), tmp_path / "whole", **options)
-    training.train(pictures(), tmp_path / "micro", micro_batch_size=5, **options)
+    training.train(image_set(), tmp_path / "whole", **options)
+    training.train(image_set(), tmp_path / "micro", micro_batch_size=5, **options)
     for ours, theirs in zip(weights(tmp_path / "micro").values(), weights(tmp_path / "whole").values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 

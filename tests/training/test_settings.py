@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from training_tools import QUICK, embedder_with_dropout, pictures, vectors
+from training_tools import QUICK, embedder_with_dropout, image_set, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
 from tuplet.models import Preprocessing, create
@@ -219,7 +219,7 @@ def test_errors_come_before_an_image_is_read_and_leave_no_folder_behind(wrong, t
     monkeypatch.setattr("tuplet.training.data.load", lambda *_, **__: pytest.fail("read"))
     small = {"model": "convnet", "model_options": {"size": 12, "channels": 3}}
     with pytest.raises((TypeError, ValueError, ImportError)):
-        training.train(pictures(), tmp_path / "run", **{**small, **wrong})
+        training.train(image_set(), tmp_path / "run", **{**small, **wrong})
     assert not (tmp_path / "run").exists()
 
 
@@ -238,11 +238,11 @@ def test_images_and_feature_vectors_need_models_that_take_them(tmp_path):
     with pytest.raises(
         ValueError, match="mlp takes feature vectors and the data are images; give feature vectors, or another model"
     ):
-        training.train(pictures(), tmp_path, model="mlp")
+        training.train(image_set(), tmp_path, model="mlp")
     with pytest.raises(ValueError, match=r"convnet takes images and the data are feature vectors.*such as mlp"):
         training.train(vectors(), tmp_path, model="convnet")
     with pytest.raises(TypeError, match="augment has no option 'mirrored'; did you mean 'mirror'"):
-        training.train(pictures(), tmp_path, model="convnet", model_options={"size": 12}, augment={"mirrored": 1.0})
+        training.train(image_set(), tmp_path, model="convnet", model_options={"size": 12}, augment={"mirrored": 1.0})
 
 
 def test_every_option_has_a_group():
@@ -302,19 +302,19 @@ def test_given_options_override_the_recipe_which_overrides_the_defaults():
     def resolve(recipe, given, data):
         return resolve_settings(recipe, {"weights": None, **given}, data)
 
-    settings = resolve("ranked_list", {"model": Default("resnet50"), "lr": 0.5}, pictures())
+    settings = resolve("ranked_list", {"model": Default("resnet50"), "lr": 0.5}, image_set())
     assert (settings.model, settings.lr, settings.per_class) == ("bn_inception", 0.5, 3)
-    assert resolve("ranked_list", {"model": "resnet50"}, pictures()).model == "resnet50"
-    missing = resolve("ranked_list", dict.fromkeys(("loss", "model", "steps", "seed")), pictures())
+    assert resolve("ranked_list", {"model": "resnet50"}, image_set()).model == "resnet50"
+    missing = resolve("ranked_list", dict.fromkeys(("loss", "model", "steps", "seed")), image_set())
     assert (missing.loss, missing.model, missing.steps, missing.seed) == ("ranked_list", "bn_inception", 10_000, 0)
     # Another loss or model drops the recipe's options for its own; naming the recipe's own keeps them.
-    assert resolve("ranked_list", {"loss": "raw"}, pictures()).loss_options == {}
-    assert resolve("ranked_list", {"loss": "ranked_list"}, pictures()).loss_options["alpha"] == 1.2
-    assert resolve("ranked_list", {"model": "resnet50"}, pictures()).size is None
+    assert resolve("ranked_list", {"loss": "raw"}, image_set()).loss_options == {}
+    assert resolve("ranked_list", {"loss": "ranked_list"}, image_set()).loss_options["alpha"] == 1.2
+    assert resolve("ranked_list", {"model": "resnet50"}, image_set()).size is None
     # A loss that needs pairs or triplets drops the sampler of the recipe; other losses keep it.
-    assert resolve("nra", {"loss": "npair"}, pictures()).sampler is None
-    assert resolve("nra", {"loss": "triplet", "loss_options": {"mining": "disjoint"}}, pictures()).sampler is None
-    assert resolve("nra", {"loss": "raw"}, pictures()).sampler == "ngroup"
+    assert resolve("nra", {"loss": "npair"}, image_set()).sampler is None
+    assert resolve("nra", {"loss": "triplet", "loss_options": {"mining": "disjoint"}}, image_set()).sampler is None
+    assert resolve("nra", {"loss": "raw"}, image_set()).sampler == "ngroup"
     assert resolve(None, {}, vectors()).model == "mlp"
     settings = resolve("ranked_list", {}, vectors())
     assert (settings.model, settings.levels, settings.loss) == ("mlp", "H", "ranked_list")
@@ -361,7 +361,7 @@ def test_vectors_that_do_not_fit_the_embedder_raise_an_error_at_once(source, dty
 def test_a_size_that_does_not_fit_the_network_raises_an_error_at_once(tmp_path):
     message = r"the embedder does not take images of 8 × 8 pixels \(Given input size.*\); choose another size"
     with pytest.raises(ValueError, match=message):
-        training.train(pictures(), tmp_path, model="googlenet", size=8, weights=None)
+        training.train(image_set(), tmp_path, model="googlenet", size=8, weights=None)
 
     class Patches(torch.nn.Module):
         """A network of one size, as transformers are."""
@@ -372,7 +372,7 @@ def test_a_size_that_does_not_fit_the_network_raises_an_error_at_once(tmp_path):
 
     grey = Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
     with pytest.raises(ValueError, match=r"does not take images of 10 × 10 pixels \(Input height doesn't match\)"):
-        training.train(pictures(), tmp_path, model=create(Patches(), preprocessing=grey), augment={"size": 10})
+        training.train(image_set(), tmp_path, model=create(Patches(), preprocessing=grey), augment={"size": 10})
 
 
 def test_numpy_numbers_are_accepted(tmp_path):

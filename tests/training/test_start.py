@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 import tuplet
-from training_tools import QUICK, SMALL, events, pictures, same, vectors, weights
+from training_tools import QUICK, SMALL, events, image_set, same, vectors, weights
 from tuplet import evaluation, models, training
 from tuplet.reports.metrics import describe_gain
 from tuplet.training.ema import AVERAGES, averages
@@ -45,12 +45,12 @@ def test_feature_vectors_are_the_start_of_a_new_network(tmp_path):
 def test_the_start_of_pretrained_weights_is_without_the_new_layer(parts):
     embedder = models.create("convnet", size=12, channels=3, dim=4, **parts)
     pretrained = training.Settings(model="convnet", weights="a file")
-    start = make_start(embedder, pretrained, pictures()).embedder
-    images = pictures().images
+    start = make_start(embedder, pretrained, image_set()).embedder
+    images = image_set().images
     expected = normalize(embedder.backbone(embedder._prepare(images))["H"])
     torch.testing.assert_close(start.embed(images), expected.detach())
     assert same(
-        make_start(embedder, training.Settings(weights=None), pictures()).embedder.weights(), embedder.weights()
+        make_start(embedder, training.Settings(weights=None), image_set()).embedder.weights(), embedder.weights()
     )
 
 
@@ -58,7 +58,7 @@ def test_every_loss_starts_from_the_same_network(tmp_path):
     """The proxies of a loss draw random numbers too."""
     options = {"model": "convnet", "model_options": {"size": 12, "channels": 3}, "dim": 4, "steps": 0}
     plain, proxies = (
-        training.train(pictures(), tmp_path / loss, loss=loss, **options).embedder.weights()
+        training.train(image_set(), tmp_path / loss, loss=loss, **options).embedder.weights()
         for loss in ("multi_similarity", "proxy_anchor")
     )
     assert same(plain, proxies)
@@ -145,12 +145,12 @@ def test_an_average_has_the_weights_between(tmp_path):
 
 def test_final_trains_on_all_examples_and_keeps_the_honest_result(tmp_path):
     options = {**QUICK, **SMALL, "validation": 0.5}
-    plain = training.train(pictures(), tmp_path / "run", **options)
-    final = training.train(pictures(), tmp_path / "run", final=True, **options)
+    plain = training.train(image_set(), tmp_path / "run", **options)
+    final = training.train(image_set(), tmp_path / "run", final=True, **options)
     assert final.metrics == plain.metrics
     assert same(final.embedder.weights(), weights(tmp_path / "run" / "final", "best"))
     assert not same(weights(tmp_path / "run" / "final", "best"), weights(tmp_path / "run", "best"))
     assert events(tmp_path / "run" / "final", "evaluation") == []
     assert events(tmp_path / "run" / "final", "train")[-1]["step"] == plain.metrics["step"]
-    again = training.train(pictures(), tmp_path / "run", final=True, **options)
+    again = training.train(image_set(), tmp_path / "run", final=True, **options)
     assert same(again.embedder.weights(), final.embedder.weights())

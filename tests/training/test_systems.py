@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tuplet
-from training_tools import SMALL, events, pictures, same, vectors, weights
+from training_tools import SMALL, events, image_set, same, vectors, weights
 from tuplet import losses, models
 from tuplet.training import RECIPES
 from tuplet.training.objective import Objective
@@ -53,14 +53,14 @@ def staged(**options):
 SYSTEMS = {
     "htl": lambda: (vectors(), {"loss": "hierarchical_triplet", "sampler_options": {"neighbors": 3}}),
     "smart mining": lambda: (vectors(), {"loss": "sum", "loss_options": SMART, "sampler": "smart_triplet"}),
-    "lifted, one class": lambda: (pictures(), {**SMALL, "loss": "lifted_structure", "sampler": "one_class"}),
-    "hdc": lambda: (pictures(), {"loss": "hdc", "model": staged(levels="LMH", head_hidden=7, part_weights=[1, 1, 2])}),
+    "lifted, one class": lambda: (image_set(), {**SMALL, "loss": "lifted_structure", "sampler": "one_class"}),
+    "hdc": lambda: (image_set(), {"loss": "hdc", "model": staged(levels="LMH", head_hidden=7, part_weights=[1, 1, 2])}),
     "bier": lambda: (vectors(), {"loss": "bier", "model_options": {"heads": [1, 2, 3], "part_weights": [1, 2, 3]}}),
     "a-bier": lambda: (
         vectors(),
         {"loss": "bier", "loss_options": {"adversarial": True}, "model_options": {"heads": [2, 4]}, "memory": 0},
     ),
-    "abe": lambda: (pictures(), {"loss": "abe", "model": staged(attention=3)}),
+    "abe": lambda: (image_set(), {"loss": "abe", "model": staged(attention=3)}),
     "npair triplets": lambda: (vectors(), {"loss": "npair", "loss_options": {"variant": "triplet"}}),
 }
 
@@ -138,9 +138,9 @@ def test_parts_are_exported_like_every_embedding(tmp_path):
 
 
 def test_another_network_keeps_the_parts_of_a_recipe():
-    settings = resolve_settings("bier", {"model": "resnet50", "weights": None}, pictures())
+    settings = resolve_settings("bier", {"model": "resnet50", "weights": None}, image_set())
     assert settings.model_options == {"heads": [96, 160, 256], "part_weights": [96, 160, 256]}
-    assert resolve_settings("hdc", {"model": "resnet50", "weights": None}, pictures()).model_options == {
+    assert resolve_settings("hdc", {"model": "resnet50", "weights": None}, image_set()).model_options == {
         "head_hidden": 1024,
         "part_weights": [1, 2, 3],
     }

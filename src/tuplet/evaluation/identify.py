@@ -1,4 +1,4 @@
-"""Closed-set and open-set identification: find the person of a probe in a gallery, or that nobody there is it."""
+"""Closed-set and open-set identification: find the person of a probe in a gallery, or find that it is not there."""
 
 from typing import Any
 

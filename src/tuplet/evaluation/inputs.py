@@ -21,7 +21,7 @@ def as_labels(labels: Any, count: int, name: str = "labels", several: bool = Fal
     """
     array = label_array(labels, name)
     if array.shape != (count,) and not (several and array.ndim == 2 and len(array) == count and array.shape[1]):
-        raise ValueError(f"{name} must have shape ({count},), one integer for each row, got {array.shape}")
+        raise ValueError(f"{name} must have shape ({count},), got {array.shape}; give one integer for each row")
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name} must fit into int64, got {array.max()}; subtract a constant from all of them")
     return torch.from_numpy(array.astype(np.int64))
@@ -51,7 +51,7 @@ def as_groups(groups: Any, gallery_groups: Any, queries: int, gallery: int | Non
     if groups is None and gallery_groups is None:
         return None
     if groups is None or (gallery_groups is None) != (gallery is None):
-        raise ValueError("groups must come with gallery_groups where there is a gallery, and without them where not")
+        raise ValueError("groups and gallery_groups do not fit; give both with a gallery, or groups alone without one")
     own = as_labels(groups, queries, "groups")
     return own, own if gallery is None else as_labels(gallery_groups, gallery, "gallery_groups")
 

@@ -41,7 +41,7 @@ def kmeans(
     drawn with chances proportional to D², the squared distance to the nearest centre so far, for up to 32 centres at
     once, and the point that leaves the least ΣD² is the next centre. Then points go to their nearest centre and centres
     to the mean of their points, until nothing changes. A centre without points restarts at a point far from its own.
-    The embeddings are held in memory. A seed gives the same clusters alone and among others.
+    The embeddings are held in memory. The clusters of a seed do not depend on the other seeds.
 
     Args:
         embeddings: (N, d) vectors, as for `recall_at_k`.

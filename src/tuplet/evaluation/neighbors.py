@@ -16,7 +16,7 @@ SPARE = 8
 #: Sets to −∞ those entries of a tile that must not be found; called with the tile, its queries and its first column.
 Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
 #: The labels of the queries and of the gallery.
-Labels: TypeAlias = tuple[Tensor, Tensor]
+BothLabels: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Nearest(NamedTuple):
@@ -127,7 +127,7 @@ def _allowed(among: Any, gallery: Vectors, own: bool) -> Tensor:
 
 
 def _first_pass(
-    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, labels: Labels | None
+    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, labels: BothLabels | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return exact scores and columns of the best k of `width` candidates, and whether they are certain.
 
@@ -145,7 +145,7 @@ def _first_pass(
 
 
 def _second_pass(
-    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: Labels | None
+    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: BothLabels | None
 ) -> tuple[Tensor, Tensor]:
     """Return exact scores and columns of the best k, where `last` is the k-th best of the candidates.
 
@@ -173,7 +173,7 @@ def _second_pass(
     return exact.view(-1, k), column.view(-1, k)
 
 
-def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, labels: Labels | None) -> Tensor:
+def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, labels: BothLabels | None) -> Tensor:
     """Return the positions of the best k entries of each row, row by row, best first.
 
     Of equal scores those with another label than their query come first, then those of lower columns. `rows` are the

@@ -28,7 +28,7 @@ def pair_scores(first: Any, second: Any, *, metric: str = "euclidean", device: D
     """
     a, b = as_vectors(first, "first", device), as_vectors(second, "second", device)
     if a.count != b.count:
-        raise ValueError(f"second must have as many rows as first, {a.count}, got {b.count}")
+        raise ValueError(f"second must have as many rows as first, {a.count}, got {b.count}; give pairs of rows")
     rows = torch.arange(a.count, device=a.device)
     return similarity(ScoreTables(a, b, metric).exact(rows, rows), metric)
 

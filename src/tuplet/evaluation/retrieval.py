@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from tuplet.errors import warn
+from tuplet.errors import refuse_unknown, warn
 from tuplet.evaluation.inputs import as_gallery, as_groups, as_labels, as_list, one_of, positive_integer
 from tuplet.evaluation.positives import RankedPositives
 from tuplet.evaluation.ranking import rank_positives
@@ -25,7 +25,7 @@ TIES = ("pessimistic", "optimistic", "expected")
 LIST_METRICS = ("mean_average_precision", "map_at_r", "r_precision", "mean_reciprocal_rank")
 
 
-class Options(TypedDict, total=False):
+class RetrievalOptions(TypedDict, total=False):
     """The options of every retrieval metric; `recall_at_k` explains them."""
 
     gallery: Any
@@ -38,7 +38,7 @@ class Options(TypedDict, total=False):
 
 
 def recall_at_k(
-    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), **options: Unpack[Options]
+    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), **options: Unpack[RetrievalOptions]
 ) -> dict[int, float]:
     """Compute the share of all queries with a positive among their K nearest gallery members.
 
@@ -63,6 +63,7 @@ def recall_at_k(
     >>> recall_at_k(x[:1], [8], ks=(1, 2, 3), gallery=x[1:], gallery_labels=[7, 8, 8])
     {1: 0.0, 2: 1.0, 3: 1.0}
     """
+    refuse_unknown("recall_at_k", options, ("ks", *RetrievalOptions.__annotations__))
     names = recall_names(ks)
     values, _ = per_query(embeddings, labels, metrics=tuple(names.values()), **options)
     return {k: values[name].mean().item() for k, name in names.items()}
@@ -77,7 +78,7 @@ def recall_names(ks: Sequence[int]) -> dict[int, str]:
     return {positive_integer(k, "each k in ks"): f"recall_at_{k}" for k in as_list(ks, "ks")}
 
 
-def mean_average_precision(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:
+def mean_average_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalOptions]) -> float:
     """Compute 1/R Σ_j j / (rank of the j-th positive) over the full list, R being the number of positives of the query.
 
     The value is the mean over the queries that have a positive. Others are left out, and a warning gives their number.
@@ -92,7 +93,7 @@ def mean_average_precision(embeddings: Any, labels: Any, **options: Unpack[Optio
     return _mean(embeddings, labels, "mean_average_precision", options)
 
 
-def map_at_r(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:
+def map_at_r(embeddings: Any, labels: Any, **options: Unpack[RetrievalOptions]) -> float:
     """Compute 1/R Σ_j j / rank over the positives of rank ≤ R: average precision of the first R members of the list.
 
     It is stricter than R-precision, since the order within the first R counts. Arguments, queries without a positive
@@ -104,7 +105,7 @@ def map_at_r(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:
     return _mean(embeddings, labels, "map_at_r", options)
 
 
-def r_precision(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:
+def r_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalOptions]) -> float:
     """Compute the share of positives among the first R members, R being the number of positives of the query.
 
     Arguments, queries without a positive and errors as for `mean_average_precision`.
@@ -115,7 +116,7 @@ def r_precision(embeddings: Any, labels: Any, **options: Unpack[Options]) -> flo
     return _mean(embeddings, labels, "r_precision", options)
 
 
-def mean_reciprocal_rank(embeddings: Any, labels: Any, **options: Unpack[Options]) -> float:
+def mean_reciprocal_rank(embeddings: Any, labels: Any, **options: Unpack[RetrievalOptions]) -> float:
     """Compute 1 / rank of the nearest positive, as a mean over the queries that have one.
 
     Arguments, queries without a positive and errors as for `mean_average_precision`.
@@ -257,7 +258,8 @@ def mean_where_defined(values: Tensor, num_positives: Tensor, name: str) -> floa
     return values[num_positives > 0].mean().item()
 
 
-def _mean(embeddings: Any, labels: Any, name: str, options: Options) -> float:
+def _mean(embeddings: Any, labels: Any, name: str, options: RetrievalOptions) -> float:
+    refuse_unknown(name, options, RetrievalOptions.__annotations__)
     values, num_positives = per_query(embeddings, labels, metrics=(name,), **options)
     mean = mean_where_defined(values[name], num_positives, name)
     if without := int((num_positives == 0).sum()):

@@ -11,7 +11,7 @@ from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
 from tuplet.rows.masks import SAME, equal_labels
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 from tuplet.sampling.class_tree import ClassTree
 
 #: The length of vectors: always unit, free, unit outside training only ("eval"), or any (None).
@@ -63,7 +63,7 @@ class RowLoss(nn.Module):
     geometry: geo.Geometry = "dot"
     moves_gallery: bool = True
     normalize: Normalize = None
-    batch: Batch = "classes"
+    batch: BatchKind = "classes"
     takes_gallery: bool = True
     weighs_pairs: bool = True
     marks_active: bool = False
@@ -196,6 +196,9 @@ class RowLoss(nn.Module):
         gallery it has the gradient by the queries: similarities among gallery members are constants. This computes the
         whole table at once, and works under `torch.no_grad()`. Arguments are those of `forward`.
 
+        Raises:
+            TypeError: the loss is not a function of pairs alone (`weighs_pairs` is False).
+
         >>> from tuplet.losses import CosineContrastiveLoss
         >>> CosineContrastiveLoss().weights(torch.eye(2), torch.tensor([0, 0])).tolist()
         [[0.0, -0.5], [-0.5, 0.0]]
@@ -208,7 +211,7 @@ class RowLoss(nn.Module):
             view = view_of(self, embeddings, labels, gallery, gallery_labels, same=same)
             with torch.autocast(embeddings.device.type, enabled=False):
                 view = self.arrange(view)
-                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.there))
+                q, g = (geo.side(vectors.detach(), view.geometry) for vectors in (view.queries, view.column_vectors))
                 table = geo.table(q, g, view.geometry).requires_grad_()
                 value = self.value(replace(view, table=table))
                 if not value.requires_grad:

@@ -17,7 +17,7 @@ def refuse_gallery(loss: RowLoss, view: View) -> None:
 
 
 def refuse_same(loss: RowLoss, view: View) -> None:
-    """Raise an error for a comparison of one's own, which need not divide the batch into classes."""
+    """Raise an error for a custom `same=`, which need not divide the batch into classes."""
     if view.same is not equal_labels:
         raise ValueError(f"{type(loss).__name__} needs one class for each example; leave same= out and give labels")
 

@@ -105,8 +105,8 @@ class _Search:
         """Return for each row the medoid that it is put to, and the NMI of that clustering."""
         medoids = self._refined(self._greedy(), rounds)
         cluster = self.table[:, medoids].argmin(1)
-        nobody = torch.zeros_like(cluster, dtype=torch.bool)[:, None]
-        return medoids[cluster], self._nmi(cluster, nobody)[0]
+        unmoved = torch.zeros_like(cluster, dtype=torch.bool)[:, None]
+        return medoids[cluster], self._nmi(cluster, unmoved)[0]
 
     def _greedy(self) -> Tensor:
         """Add the medoid that makes the score largest, until there are as many as classes."""

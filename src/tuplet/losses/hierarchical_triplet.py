@@ -20,8 +20,8 @@ class HierarchicalTripletLoss(RowLoss):
     distance of the pairs inside the class of a (Ge et al. 2018). So the margin grows with the distance of two classes.
     A spread class may have a negative margin; whether the authors clip it is not confirmed.
 
-    The tree is that of `sampling.AnchorNeighborSampler`, which `tuplet.train` hands over as each epoch starts:
-    `loss.set_tree(sampler.tree)`. Until then it is the tree of the batch's own classes and vectors, anew at each call.
+    The tree is that of `sampling.AnchorNeighborSampler`: `tuplet.train` calls `loss.set_tree(sampler.tree)` as each
+    epoch starts. Until then each call makes a tree of the classes and vectors of its batch.
     Margins come from the node numbers of the two classes, so there is no table of all pairs of classes.
 
     Args:

@@ -51,7 +51,7 @@ class LiftedStructureLoss(RowLoss):
         # The compiler takes no tensor twice.
         other = push.view_as(push)
         if view.gallery is not None:
-            itself = replace(view, queries=view.gallery, labels=view.there_labels, gallery=None, gallery_labels=None)
+            itself = replace(view, queries=view.gallery, labels=view.column_labels, gallery=None, gallery_labels=None)
             alone = replace(itself, member=True, group=None, split=False, first=0, table=None)
             other = alone.each(self._negatives)
         return view.mean(self._pairs, own=(push,), other=(other,))

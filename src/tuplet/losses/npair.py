@@ -157,8 +157,8 @@ def _swapped(view: View) -> View:
         here, labels = view.group.gather(here, sizes), view.group.gather(labels, sizes)
     return replace(
         view,
-        queries=view.there[there],
-        labels=view.there_labels[there],
+        queries=view.column_vectors[there],
+        labels=view.column_labels[there],
         gallery=here,
         gallery_labels=labels,
         valid=None,
@@ -173,12 +173,12 @@ class NPairAllLoss(ScaledLoss):
 
     Args:
         scale: a factor of the dot products.
-        max_per_class: not needed; taken as by the other losses of positive pairs.
+        max_per_class: accepted as in the other losses of positive pairs, and not needed.
 
     Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
-    Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query
-    and meets both examples of each other class.
+    Related: on the same batch, `NPairLoss` compares first examples with second ones only. Here each example is a query,
+    and both examples of each other class are negatives.
 
     >>> loss = NPairAllLoss()
     >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).item()

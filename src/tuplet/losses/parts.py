@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
@@ -35,9 +36,11 @@ class PartsLoss(RowLoss):
     def forward(self, parts: Tensor | Sequence[Tensor], labels: Tensor, **options: Any) -> Tensor:  # type: ignore[override]
         """Return the loss of a batch, a scalar."""
         parts = [parts] if isinstance(parts, Tensor) else list(parts)
-        if not parts or any(part.ndim != 2 for part in parts):
-            shapes = [tuple(part.shape) for part in parts]
-            raise ValueError(f"parts have the shapes {shapes}; give a list of tensors (N, width)")
+        if not parts or not all(isinstance(part, Tensor) and part.ndim == 2 for part in parts):
+            kinds = [f"{type(part).__name__} {np.shape(part)}" for part in parts[:4]]
+            raise ValueError(
+                f"parts must be a list of tensors (N, width), got [{', '.join(kinds)}]; give one for each part"
+            )
         self.part_widths = tuple(part.shape[1] for part in parts)
         return super().forward(torch.cat(parts, 1), labels, **options)
 

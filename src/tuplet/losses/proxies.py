@@ -270,6 +270,6 @@ def _random_directions(count: int, dim: int, kept: range) -> Tensor:
 def _classes_in_batch(view: View) -> Tensor:
     """Return the number of queries, which are proxies, that have an example in the gallery."""
     if view.same is equal_labels:
-        return torch.zeros_like(view.labels).scatter_(0, view.there_labels, 1).sum()
+        return torch.zeros_like(view.labels).scatter_(0, view.column_labels, 1).sum()
     with torch.no_grad():
         return view.total(lambda s, positive, negative: (s[:, 0], positive.any(1)))[1]

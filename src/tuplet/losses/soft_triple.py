@@ -56,7 +56,7 @@ class SoftTripleLoss(CosineProxyLoss):
         value = super().value(view, *inputs)
         if self.tau == 0 or self.centers == 1:
             return value
-        classes = view.there.unflatten(0, (-1, self.centers))
+        classes = view.column_vectors.unflatten(0, (-1, self.centers))
         # Differences, not products: centres that join are close.
         apart = torch.cdist(classes, classes, compute_mode="donot_use_mm_for_euclid_dist")
         return value + self.tau * apart.sum() / (len(classes) * self.centers * (self.centers - 1))

@@ -63,7 +63,7 @@ class _Spectral(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, classes: Tensor) -> Tensor:
         f = vectors.double()
-        # A decomposition of NaN is an error of its own; the value should say so instead.
+        # The decomposition of NaN raises an error; return NaN instead.
         finite = f.isfinite().all()
         u, sizes, v = torch.linalg.svd(torch.where(finite, f, 0), full_matrices=False)
         kept = sizes > _CUT * max(f.shape) * sizes[:1]

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tuplet.losses.base import Normalize, RowLoss
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 from tuplet.sampling.class_tree import ClassTree
 
 
@@ -54,7 +54,7 @@ class SumLoss(RowLoss):
         return [loss for loss in self.losses if isinstance(loss, RowLoss)]
 
     @property
-    def batch(self) -> Batch:  # type: ignore[override]
+    def batch(self) -> BatchKind:  # type: ignore[override]
         """The batches that the most particular part needs."""
         return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
 
@@ -65,9 +65,9 @@ class SumLoss(RowLoss):
 
     @property
     def normalize(self) -> Normalize:  # type: ignore[override]
-        """Unit vectors if a part is defined on those; else what the first part with a wish is defined on."""
-        wishes = [loss.normalize for loss in self.parts if loss.normalize is not None]
-        return True if True in wishes else next(iter(wishes), None)
+        """True if a part needs unit vectors; else that of the first part that needs a certain length, or None."""
+        needs = [loss.normalize for loss in self.parts if loss.normalize is not None]
+        return True if True in needs else next(iter(needs), None)
 
     def forward(self, embeddings: Tensor, labels: Tensor, **options: Any) -> Tensor:
         """Return Σ weight · loss; the options are those of `RowLoss.forward`."""
@@ -80,9 +80,9 @@ class SumLoss(RowLoss):
         return any(loss.marks_active for loss in self.parts)
 
     def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
-        """Return the mask of the first part that can tell."""
-        teller = next((loss for loss in self.parts if loss.marks_active), self.parts[0])
-        return teller.active(embeddings, labels, distributed=distributed)
+        """Return the mask of the first part that marks active triplets."""
+        part = next((loss for loss in self.parts if loss.marks_active), self.parts[0])
+        return part.active(embeddings, labels, distributed=distributed)
 
     def end_epoch(self) -> None:
         """Tell every part."""

@@ -14,7 +14,7 @@ from tuplet.mining import MINING, Mining, as_rule
 from tuplet.rows import View, masked_max, masked_min, masked_sum, softplus, weighted
 from tuplet.rows.masks import equal_labels
 from tuplet.rows.rules import naming
-from tuplet.sampling.base import Batch
+from tuplet.sampling.base import BatchKind
 
 #: Choices of triplets that are no rules of `tuplet.mining`.
 Triplets = Literal["all", "hardest", "disjoint"]
@@ -50,7 +50,7 @@ class MinedTriplets(RowLoss):
         return self.mining == "all" or (isinstance(self.mining, Mining) and not self.mining.names)
 
     @property
-    def batch(self) -> Batch:  # type: ignore[override]
+    def batch(self) -> BatchKind:  # type: ignore[override]
         """Triplets in turn for "disjoint", several examples of each class for the others."""
         return "triplets" if self.mining == "disjoint" else "classes"
 

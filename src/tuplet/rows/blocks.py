@@ -31,14 +31,14 @@ _NO_HOOKS = (
 
 @dataclass
 class Reduction:
-    """A reduction of rows; the tensors that it works on travel beside it, as autograd needs them."""
+    """A reduction of rows, without its tensors: autograd takes those as arguments of their own."""
 
     rows: Callable[..., Any]
     """rows(table, positive, negative, *own, *other, *shared) returns what `reduce` says."""
     reduce: paths.Reduce
     rule: Rule | None
     """Chooses the pairs that `rows` gets."""
-    seen: int
+    num_rule_inputs: int
     """The number of extra inputs, the first ones, that only the rule gets."""
     geometry: geo.Geometry
     dim: int
@@ -49,7 +49,7 @@ class Reduction:
     member: bool
     """Query i is itself gallery member i, and so kept out of its own row."""
     moves_gallery: bool
-    own: int
+    num_own: int
     """The number of extra inputs with a row for each query; each block gets the others whole."""
     compiled: bool
     parameters: Mapping[str, Tensor]
@@ -83,7 +83,7 @@ class Tensors(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result and Σ counts of a reduction, where no cotangent was given, and its gradients."""
+    """The result and Σ counts of a reduction, both None if a cotangent was given, and its gradients."""
 
     result: Any
     counted: Any
@@ -106,7 +106,7 @@ def reduce_blocks(
     """Reduce every block in turn."""
     q, g = geo.sides(tensors.queries, tensors.gallery, task.geometry)
     gallery_labels = tensors.labels if tensors.gallery_labels is None else tensors.gallery_labels
-    gradients = Gradients(wanted, q, g, task.geometry, tensors.extras, task.own, task.moves_gallery)
+    gradients = Gradients(wanted, q, g, task.geometry, tensors.extras, task.num_own, task.moves_gallery)
     # A last block that is short and small is not worth a compilation for its shape.
     least = min(paths.COMPILED_ENTRIES, task.block_rows * len(g.vectors))
     result, counted = None, None
@@ -121,7 +121,7 @@ def reduce_blocks(
             tensors.labels[a:b],
             gallery_labels,
             tensors.valid,
-            [x[a:b] if k < task.own else x for k, x in enumerate(tensors.extras)],
+            [x[a:b] if k < task.num_own else x for k, x in enumerate(tensors.extras)],
             cotangent[a - task.start : b - task.start]
             if task.reduce == "each" and cotangent is not None
             else cotangent,
@@ -152,8 +152,8 @@ def _step(
     table, moving = raw.table(), any(wanted)
     if task.rule is not None:
         block = Block(table, positive, negative, task.geometry, task.dim)
-        positive, negative = keep_pairs(task.rule, block, extras[: task.seen])
-    extras, moves = extras[task.seen :], wanted[2 + task.seen :]
+        positive, negative = keep_pairs(task.rule, block, extras[: task.num_rule_inputs])
+    extras, moves = extras[task.num_rule_inputs :], wanted[2 + task.num_rule_inputs :]
     if not moving and (not task.parameters or torch.compiler.is_compiling()):
         result, count = _reduced(task, task.rows(table, positive, negative, *extras), table)
         return _Step(result, count, None, ())
@@ -248,8 +248,8 @@ def _compiled_step(kind: tuple[Any, ...]) -> Callable[..., _Step]:
 def _joined(task: Reduction, before: Tensor | None, part: Tensor, start: int) -> Tensor:
     """Join the result of the blocks so far with that of the block that begins at query `start`.
 
-    At once, and not from a list at the end: small tensors that stay between large tables cut a host's memory into
-    pieces that are each a little too small for the next table.
+    Joining a list at the end would keep small tensors between large tables. They would cut the memory of a CPU into
+    parts that are each a little too small for the next table.
     """
     if task.reduce != "each":
         return part if before is None else before + part
@@ -264,7 +264,7 @@ def differentiable(task: Reduction, wanted: tuple[bool, ...], tensors: Tensors, 
     """Return what a reduction gives, connected to the tensors that it was computed from.
 
     The gradients of `total` are formed with it: three products in all. `each` and `sum` learn their cotangent only in
-    the backward pass, so they walk the blocks again then: four products.
+    the backward pass, so they go through the blocks again then: four products.
     """
     if torch.compiler.is_compiling() and not any(wanted):
         return outcome.result if task.reduce != "total" else (outcome.result, outcome.counted)

@@ -11,12 +11,14 @@ from tuplet.rows import geometry as geo
 _INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8}
 
 
+def _check_tensor(x: Any, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}; give torch.as_tensor({name})")
+
+
 def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
     """Raise unless vectors are a float matrix, with at least one row unless it may be `empty`."""
-    if not isinstance(vectors, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor, got {type(vectors).__name__}; convert them with torch.as_tensor"
-        )
+    _check_tensor(vectors, name)
     if vectors.ndim != 2:
         raise ValueError(
             f"{name} must have shape (N, d), got {tuple(vectors.shape)}; flatten each example to one vector"
@@ -29,10 +31,7 @@ def check_vectors(vectors: Tensor, name: str, empty: bool = False) -> None:
 
 def check_labels(labels: Tensor, vectors: Tensor, name: str, custom: bool) -> None:
     """Raise unless there is an integer for each vector; a custom comparison takes anything with a row for each."""
-    if not isinstance(labels, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor, got {type(labels).__name__}; convert them with torch.as_tensor"
-        )
+    _check_tensor(labels, name)
     if not custom and labels.dtype not in _INTEGERS:
         raise TypeError(f"{name} must be integers, got {labels.dtype}; convert them with .long()")
     if labels.ndim != 1 and not (custom and labels.ndim > 1):

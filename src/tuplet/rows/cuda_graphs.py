@@ -1,9 +1,9 @@
 """CUDA graphs: a loss captured once for its shapes, value and gradients together, and replayed with one launch.
 
-On a GPU a small batch is all launches: a hundred kernels of two microseconds, each launched in ten. A large batch keeps
-the GPU busy for longer than its launches take, unless it runs as a fused program (`tuplet.rows.fused`), whose kernels
-are quicker than Python. The graph of such a program holds some hundred megabytes between calls, so it is captured only
-when it is asked for twice in a row, and a loss keeps one of them.
+On a GPU the launches take most of the time of a small batch: it runs a hundred kernels of two microseconds each, and a
+launch takes ten. A large batch takes longer than its launches, unless it runs as a fused program (`tuplet.rows.fused`),
+whose kernels finish before Python has launched the next. The graph of such a program holds some hundred megabytes
+between calls. So it is captured when two calls in a row need it, and a loss keeps only one of them.
 
 A graph is found by the shapes and types of its inputs, the options of the call and the cache key of the loss. A loss
 that reads values from the device while it runs, or that holds state which cannot be seen, runs without a graph.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SMALL_KEPT, LARGE_KEPT = 8, 1
 _TENSORS = ("queries", "labels", "gallery", "gallery_labels", "valid")
 
-Run = Callable[[Sequence[Tensor]], Tensor]
+Computation = Callable[[Sequence[Tensor]], Tensor]
 
 
 def replay(loss: nn.Module, view: "View", evaluate: "Callable[[View], Tensor]") -> Tensor:
@@ -69,7 +69,7 @@ class _Kept:
         self.small: OrderedDict[Any, _Graph | None] = OrderedDict()
         self.large: OrderedDict[Any, _Graph | None] = OrderedDict()
         self.asked: Any = None
-        """The key of a large graph that the last call asked for, the first time."""
+        """The key of the last call, if it needed a large graph that did not exist yet."""
 
     def find(self, key: Any, small: bool, capture: Callable[[], "_Graph | None"]) -> "_Graph | None":
         """Return the graph of a key, captured where it is new; a large one when its key comes twice in a row."""
@@ -79,7 +79,7 @@ class _Kept:
             graphs.move_to_end(key)
             return graphs[key]
         if not small and asked != key:
-            # Sizes that take turns would push each other out, each captured anew at every call.
+            # Two sizes in turn would replace each other, and each call would capture a graph.
             self.asked = key
             return None
         if len(graphs) == most:
@@ -92,7 +92,7 @@ _kept: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()
 
 
 class _Lent:
-    """The gradients where a graph left them, for as long as a value that was returned may be differentiated."""
+    """The gradients in the memory of a graph, or a copy of them once the next replay has overwritten that memory."""
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self.gradients = gradients
@@ -115,7 +115,7 @@ class _Graph:
         self.gradients: Sequence[Tensor]
         self.lent: Callable[[], _Lent | None] = lambda: None
 
-    def step(self, run: Run) -> None:
+    def step(self, run: Computation) -> None:
         """Compute the value, and its derivative by everything that moves: this is captured."""
         value = run(self.inputs)
         gradients = torch.autograd.grad(value, self.moving, materialize_grads=True) if self.moving else ()
@@ -125,7 +125,7 @@ class _Graph:
         """Return the value and the gradients for new inputs; parameters, which follow them, are read in place."""
         lent = self.lent()
         if lent is not None:
-            # A value of an earlier call may still be differentiated.
+            # The value of the call before may still be differentiated.
             lent.gradients = [gradient.clone() for gradient in lent.gradients]
         for place, x in zip(self.inputs, given, strict=False):
             place.copy_(x)
@@ -135,7 +135,7 @@ class _Graph:
         return self.value.clone(), lent
 
 
-def _capture(run: Run, inputs: Sequence[Tensor], learned: Sequence[Tensor], small: bool) -> _Graph | None:
+def _capture(run: Computation, inputs: Sequence[Tensor], learned: Sequence[Tensor], small: bool) -> _Graph | None:
     """Return a graph of run(inputs), or None where it reads values from the device or is large without a program."""
     graph, stream = _Graph(inputs, learned), _stream(inputs[0].device)
     with torch.cuda.device(stream.device):

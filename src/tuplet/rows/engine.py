@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuplet.rows.view import View
 
 
-class Inputs(NamedTuple):
+class RowInputs(NamedTuple):
     """Extra inputs of a row function: with a row for each query, for each gallery member, and for all alike."""
 
     own: Sequence[Tensor] = ()
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     shared: Sequence[Tensor] = ()
 
 
-def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], inputs: Inputs) -> Any:
+def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], inputs: RowInputs) -> Any:
     """Reduce the rows of a view, over all processes, behind its mining rule; differentiable by all that moves.
 
     Returns:
@@ -34,20 +34,20 @@ def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], in
     """
     rule = view.rule
     # Masks carry no gradient, so neither do the inputs of a rule.
-    seen = [] if rule is None else [_prepared(view, x.detach()) for x in rule.inputs(view)]
-    named = seen[0].shape[1] if rule is not None and rule.names else None
+    rule_inputs = [] if rule is None else [_prepared(view, x.detach()) for x in rule.inputs(view)]
+    named = rule_inputs[0].shape[1] if rule is not None and rule.names else None
     given = [*inputs.own, *inputs.other, *inputs.shared]
-    work = paths.Work(view, "rows", rows, reduce, len(seen) + len(given), named)
+    work = paths.Work(view, "rows", rows, reduce, len(rule_inputs) + len(given), named)
     path = paths.choose(work)
     if path == "table":
-        return _over_processes(view, reduce, _reduce_table(view, reduce, rows, seen, given))
+        return _over_processes(view, reduce, _reduce_table(view, reduce, rows, rule_inputs, given))
     grad = torch.is_grad_enabled()
     start, stop = _share(view)
     task = Reduction(
         rows=rows,
         reduce=reduce,
         rule=rule,
-        seen=len(seen),
+        num_rule_inputs=len(rule_inputs),
         geometry=view.geometry,
         dim=view.queries.shape[1],
         same=view.same,
@@ -56,13 +56,13 @@ def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], in
         stop=stop,
         member=view.member,
         moves_gallery=view.moves_gallery,
-        own=len(seen) + len(inputs.own),
+        num_own=len(rule_inputs) + len(inputs.own),
         compiled=path == "compiled",
         parameters=view.parameters if grad else {},
     )
     if path == "named":
-        return _over_processes(view, reduce, _reduce_named(view, task, inputs, seen))
-    extras = [*seen, *(_prepared(view, x) for x in given)]
+        return _over_processes(view, reduce, _reduce_named(view, task, inputs, rule_inputs))
+    extras = [*rule_inputs, *(_prepared(view, x) for x in given)]
     moves = (view.queries, view.gallery if view.moves_gallery else None, *extras)
     wanted = tuple([grad and x is not None and x.requires_grad for x in moves])
     tensors = Tensors(view.queries, view.gallery, view.labels, view.gallery_labels, view.valid, extras)
@@ -81,34 +81,33 @@ def _reduce_fused(work: paths.Work, wanted: bool) -> Outcome:
 
 
 def _reduce_table(
-    view: "View", reduce: paths.Reduce, rows: Callable[..., Any], seen: Sequence[Tensor], given: Sequence[Tensor]
+    view: "View", reduce: paths.Reduce, rows: Callable[..., Any], rule_inputs: Sequence[Tensor], given: Sequence[Tensor]
 ) -> Any:
     """Reduce the whole table of a view at once, by plain autograd."""
     table = whole_table(view.queries, view.geometry, view.moves_gallery) if view.table is None else view.table
-    positive = block_positives(view.same, view.labels, view.there_labels, view.valid, view.member, 0)
+    positive = block_positives(view.same, view.labels, view.column_labels, view.valid, view.member, 0)
     negative = block_negatives(positive, view.valid, view.member, 0)
     if view.rule is not None:
         block = Block(table.detach(), positive, negative, view.geometry, view.queries.shape[1])
-        positive, negative = keep_pairs(view.rule, block, seen)
+        positive, negative = keep_pairs(view.rule, block, rule_inputs)
     inputs = [_prepared(view, x) for x in given]
     check_hidden_parameters(view.parameters, rows, table, positive, negative, inputs)
     out = rows(table, positive, negative, *inputs)
     return totals(out, table.shape[0]) if reduce == "total" else out
 
 
-def _reduce_named(view: "View", task: Reduction, inputs: Inputs, seen: Sequence[Tensor]) -> Any:
+def _reduce_named(view: "View", task: Reduction, inputs: RowInputs, rule_inputs: Sequence[Tensor]) -> Any:
     """Reduce tables of the positives and the named negatives alone, which have one column at least."""
     assert view.rule is not None
     share = slice(task.start, task.stop)
-    index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in seen[:2])
+    index, exists = (x[share] if x.shape[1] else x.new_zeros(len(x[share]), 1) for x in rule_inputs[:2])
     function = naming(view.rule, view)
-    compiled = paths.choose(paths.Work(view, "naming", function, "each", len(seen))) == "compiled"
-    names = replace(
-        task, rows=function, reduce="each", rule=None, seen=0, own=len(seen), compiled=compiled, parameters={}
-    )
-    tensors = Tensors(view.queries, view.gallery, view.labels, view.gallery_labels, view.valid, seen)
+    count = len(rule_inputs)
+    names = replace(task, rows=function, reduce="each", rule=None, num_rule_inputs=0, num_own=count, parameters={})
+    names.compiled = paths.choose(paths.Work(view, "naming", function, "each", count)) == "compiled"
+    tensors = Tensors(view.queries, view.gallery, view.labels, view.gallery_labels, view.valid, rule_inputs)
     with torch.no_grad():
-        named = reduce_blocks(names, (False,) * (2 + len(seen)), tensors).result
+        named = reduce_blocks(names, (False,) * (2 + count), tensors).result
     # Sorted, so that a column that is named twice is counted once; −1 stands for none.
     named = named.sort(1).values
     is_first = named.diff(dim=1, prepend=named.new_full((len(named), 1), -1)) > 0
@@ -122,7 +121,7 @@ def _reduce_named(view: "View", task: Reduction, inputs: Inputs, seen: Sequence[
     ]
     size = columns.shape[1] * view.queries.shape[1]
     block_rows = paths.default_block_rows(view.size, size, view.dtype, columns.device)
-    gallery = view.there if view.moves_gallery else view.there.detach()
+    gallery = view.column_vectors if view.moves_gallery else view.column_vectors.detach()
     table = table_columns(view.queries[share], gallery, columns, view.geometry, block_rows)
     check_hidden_parameters(view.parameters, task.rows, table, positive, negative, extras)
     out = task.rows(table, positive, negative, *extras)

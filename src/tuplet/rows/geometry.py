@@ -181,5 +181,5 @@ def zeros(side: Side) -> Tensor:
 
 
 def between(a: Tensor, b: Tensor, geometry: Geometry) -> Tensor:
-    """Return the similarity or distance of each vector of a and that of b, differentiable; d = 0 has gradient 0."""
+    """Return the similarity or distance of each row of a and the same row of b; the gradient of d = 0 is 0."""
     return (a * b).sum(-1) if geometry == "dot" else torch.linalg.vector_norm(a - b, dim=-1)

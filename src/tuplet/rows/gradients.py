@@ -31,8 +31,8 @@ class _FirstDerivative(torch.autograd.Function):
 class Gradients:
     """The gradients by the queries, the gallery and the extra inputs, summed up block by block.
 
-    `wanted` says of the queries, the gallery and each extra input whether its gradient is asked for. Queries and
-    gallery are one object where the batch is its own gallery. The first `own` extras have a row for each query.
+    `wanted` tells for the queries, the gallery and each extra input if its gradient is needed. Queries and
+    gallery are one object where the batch is its own gallery. The first `num_own` extras have a row for each query.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Gradients:
         gallery: geo.Side,
         geometry: geo.Geometry,
         extras: Sequence[Tensor],
-        own: int,
+        num_own: int,
         moves_gallery: bool,
     ) -> None:
-        self.q, self.g, self.geometry, self.own = queries, gallery, geometry, own
+        self.q, self.g, self.geometry, self.num_own = queries, gallery, geometry, num_own
         self.is_own_gallery = gallery is queries
         self.moves_queries = wanted[0]
         self.moves_gallery = moves_gallery and wanted[0 if self.is_own_gallery else 1]
@@ -71,7 +71,7 @@ class Gradients:
         parts = iter(extras)
         for k, gradient in enumerate(self.extras):
             if gradient is not None:
-                (gradient[start:stop] if k < self.own else gradient).add_(next(parts))
+                (gradient[start:stop] if k < self.num_own else gradient).add_(next(parts))
 
     def all(self) -> list[Tensor | None]:
         """Return the gradients in the order of `wanted`; None where one was not asked for."""

@@ -1,7 +1,7 @@
 """Cache key of a loss or of a row function: everything that its result depends on besides its arguments.
 
 Programs (`tuplet.rows.fused`) and CUDA graphs (`tuplet.rows.cuda_graphs`) repeat what ran when they were made, so both
-are looked up by this key. It is computed anew at each call and covers what Python code can reach: attributes, nested
+are looked up by this key. It is computed at each call and covers what Python code can reach: attributes, nested
 objects, closures, default arguments, class attributes and the global names that a function reads. Libraries, this one
 included, are taken as constant. State that cannot be seen raises `HiddenStateError`, and nothing is cached.
 """

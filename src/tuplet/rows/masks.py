@@ -46,22 +46,22 @@ def block_positives(
     if same is not equal_labels:
         check_same(alike, len(labels), len(gallery_labels))
         alike = alike.clone()  # the user may keep the table, and the next lines write into it
-    return _counted(alike, valid, member, start)
+    return _restricted(alike, valid, member, start)
 
 
 def block_negatives(positive: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
     """Return the mask of the negatives: all others, without the query itself."""
-    return _counted(~positive, valid, member, start)
+    return _restricted(~positive, valid, member, start)
 
 
-def _counted(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
+def _restricted(table: Tensor, valid: Tensor | None, member: bool, start: int) -> Tensor:
     """Remove the query itself and invalid gallery members from a mask."""
     table = without_itself(table, start) if member else table
     return table if valid is None else table & valid
 
 
 def without_itself(table: Tensor, start: int) -> Tensor:
-    """Return the table of a block that begins at `start` with zeros where a query meets itself."""
+    """Return the table of a block that begins at `start` with zeros where a query is compared with itself."""
     if torch.compiler.is_compiling():
         # The compiler fuses a comparison with the next operation, but not a write into a diagonal.
         rows = torch.arange(table.shape[0], device=table.device)[:, None] + start

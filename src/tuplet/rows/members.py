@@ -27,7 +27,7 @@ def members_of(view: "View") -> Members:
         check_class_size(_largest_class(view), view.max_per_class)
     # A sort is a dozen launches on a GPU, and long ones.
     if view.same is equal_labels and not paths.is_launch_bound(view):
-        return members_by_label(view.labels, view.there_labels, view.valid, view.member, view.max_per_class)
+        return members_by_label(view.labels, view.column_labels, view.valid, view.member, view.max_per_class)
     return members_by_mask(lambda: _positives(view), view.member, view.max_per_class)
 
 
@@ -36,14 +36,14 @@ def _positives(view: "View") -> Iterator[Tensor]:
     step = paths.block_rows_of(view)
     for start in range(0, view.size, step) or [0]:
         labels = view.labels[start : start + step]
-        yield block_positives(view.same, labels, view.there_labels, view.valid, view.member, start)
+        yield block_positives(view.same, labels, view.column_labels, view.valid, view.member, start)
 
 
 def _largest_class(view: "View") -> int:
     """Return the size of the largest class, a query in its own gallery included."""
     if view.same is not equal_labels:
         return view.member + largest_of(torch.cat([mask.sum(1) for mask in _positives(view)]))
-    labels = view.there_labels if view.valid is None else view.there_labels[view.valid]
+    labels = view.column_labels if view.valid is None else view.column_labels[view.valid]
     return max(labels.unique(return_counts=True)[1].tolist(), default=0)
 
 
@@ -78,7 +78,7 @@ def members_by_label(
 
 
 def largest_of(counts: Tensor) -> int:
-    """Return the largest count, for which the host waits; 0 of none, since one of several processes may be empty."""
+    """Return the largest count, or 0 if there are none, as in a process without rows. The host waits for it."""
     return int(counts.max()) if len(counts) else 0
 
 
@@ -89,7 +89,7 @@ def _between(flags: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def members_by_mask(blocks: Callable[[], Iterable[Tensor]], member: bool, max_per_class: int | None) -> Members:
-    """Return the same from blocks of masks, for any comparison of labels.
+    """Return what `members_by_label` returns, from blocks of masks, for any comparison of labels.
 
     >>> members_by_mask(lambda: [torch.tensor([[False, True, True]])], True, None).columns.tolist()
     [[1, 2]]

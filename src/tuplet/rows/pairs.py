@@ -35,24 +35,24 @@ def positive_pairs(view: "View") -> "tuple[View, Tensor, Tensor]":
     else:
         # Sums are not exact in a half type.
         here = view.queries.to(view.dtype).index_select(0, a)
-        there = view.there.to(view.dtype).index_select(0, p)
+        there = view.column_vectors.to(view.dtype).index_select(0, p)
         near, table = geo.between(here, there, view.geometry), None
         together = here + there if view.geometry == "dot" else (here + there) / 2
     labels, same = view.labels[a], view.same
     if view.member and same is not equal_labels:
 
-        def same_or_itself(places: Tensor, there_labels: Tensor) -> Tensor:
-            """Mark what is the same as the queries at these places, and these themselves: the rest is negative."""
-            itself = places[:, None] == torch.arange(there_labels.shape[0], device=places.device)
-            return view.same(view.labels[places], there_labels) | itself
+        def same_or_itself(places: Tensor, column_labels: Tensor) -> Tensor:
+            """Mark the positives of the queries at these places, and the queries themselves; the rest is negative."""
+            itself = places[:, None] == torch.arange(column_labels.shape[0], device=places.device)
+            return view.same(view.labels[places], column_labels) | itself
 
         labels, same = a, same_or_itself
     pairs = replace(
         view,
         queries=together,
         labels=labels,
-        gallery=view.there,
-        gallery_labels=view.there_labels,
+        gallery=view.column_vectors,
+        gallery_labels=view.column_labels,
         same=same,
         member=False,
         table=table,
@@ -64,7 +64,7 @@ def positive_pairs(view: "View") -> "tuple[View, Tensor, Tensor]":
 def _pair_tables(view: "View", a: Tensor, p: Tensor, once: bool) -> tuple[Tensor, Tensor]:
     """Return the rows of the pairs (a, p), from those of a and p, and the entries of a and p."""
     assert view.table is not None
-    # The similarities among gallery members stand in no row of a query, and are constants.
+    # Similarities among gallery members are in no query's row, and are constants.
     among = view.table if view.gallery is None else whole_table(view.gallery.detach(), view.geometry, False)
     of_a, of_p = view.table.index_select(0, a), among.index_select(0, p)
     flat, n = view.table.flatten(), view.table.shape[1]

@@ -43,8 +43,8 @@ CAPTURED_TABLE_BYTES = 64 << 20
 CAPTURED_PROGRAM_ROWS = 16_384
 
 Path = Literal["cuda_graph", "table", "named", "fused", "compiled", "eager"]
-#: What a row function returns · total: (total, count) of each query, to be summed · each: a number per query · sum: a
-#: tensor, summed over blocks.
+#: How the results of a row function are joined. "total": sum the totals and the counts of all queries; "each": keep a
+#: row for each query; "sum": sum a tensor over blocks.
 Reduce = Literal["total", "each", "sum"]
 
 _pinned: ContextVar[str | None] = ContextVar("execution", default=os.environ.get("TUPLET_EXECUTION") or None)
@@ -102,7 +102,7 @@ class Work:
     @property
     def columns(self) -> int:
         """The number of gallery members."""
-        return self.view.there.shape[0]
+        return self.view.column_vectors.shape[0]
 
     @cached_property
     def program(self) -> Any:
@@ -277,15 +277,15 @@ def block_rows_of(view: "View", rows: int | None = None) -> int:
     """Return the number of rows of a block, for the queries of a view or for `rows` queries of its gallery."""
     x = view.queries
     return view.block_rows or default_block_rows(
-        x.shape[0] if rows is None else rows, view.there.shape[0], x.dtype, x.device
+        x.shape[0] if rows is None else rows, view.column_vectors.shape[0], x.dtype, x.device
     )
 
 
 def is_launch_bound(view: "View") -> bool:
     """Return True if a table is so small for a GPU that only the number of launches counts."""
-    return view.queries.is_cuda and view.size * view.there.shape[0] < COMPILED_ENTRIES
+    return view.queries.is_cuda and view.size * view.column_vectors.shape[0] < COMPILED_ENTRIES
 
 
 def is_small(view: "View") -> bool:
     """Return True if the table is small enough for a CUDA graph of any kernels."""
-    return view.size * view.there.shape[0] * 4 <= CAPTURED_TABLE_BYTES
+    return view.size * view.column_vectors.shape[0] * 4 <= CAPTURED_TABLE_BYTES

@@ -90,9 +90,9 @@ def naming(rule: Rule, view: "View") -> Callable[..., Tensor]:
     """Return a row function that returns the columns which a rule names, −1 for those that are no negatives."""
     geometry, dim = view.geometry, view.queries.shape[1]
 
-    def named(table: Tensor, positive: Tensor, negative: Tensor, *seen: Tensor) -> Tensor:
-        columns = rule(Block(table.detach(), positive, negative, geometry, dim), *seen)
-        check_named(columns, seen[0], rule)
-        return torch.where(seen[1] & negative.gather(1, columns), columns, -1)
+    def named(table: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Tensor:
+        columns = rule(Block(table.detach(), positive, negative, geometry, dim), *inputs)
+        check_named(columns, inputs[0], rule)
+        return torch.where(inputs[1] & negative.gather(1, columns), columns, -1)
 
     return named

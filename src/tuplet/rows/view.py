@@ -10,7 +10,7 @@ from torch import Tensor
 from tuplet.rows import geometry as geo
 from tuplet.rows import paths
 from tuplet.rows.distributed import ProcessGroup
-from tuplet.rows.engine import Inputs, reduce_rows
+from tuplet.rows.engine import RowInputs, reduce_rows
 from tuplet.rows.masks import equal_labels
 from tuplet.rows.members import Members, members_of
 from tuplet.rows.pairs import positive_pairs
@@ -76,13 +76,13 @@ class View:
         return self.queries.shape[0]
 
     @property
-    def there(self) -> Tensor:
-        """The gallery's vectors."""
+    def column_vectors(self) -> Tensor:
+        """The vectors of the gallery, which are the columns of the table."""
         return self.queries if self.gallery is None else self.gallery
 
     @property
-    def there_labels(self) -> Tensor:
-        """The gallery's labels."""
+    def column_labels(self) -> Tensor:
+        """The labels of the gallery."""
         return self.labels if self.gallery_labels is None else self.gallery_labels
 
     @property
@@ -104,7 +104,7 @@ class View:
             rows: row function that returns a total and a count for each query of a block.
             **inputs: its extra inputs by kind, `own`, `other` and `shared`: see above.
         """
-        total, count = reduce_rows(self, "total", rows, Inputs(**inputs))
+        total, count = reduce_rows(self, "total", rows, RowInputs(**inputs))
         return total / (count + (count == 0)).to(total.dtype)
 
     def total(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -112,15 +112,15 @@ class View:
 
         Counts are constants: a gradient comes from the totals alone.
         """
-        return reduce_rows(self, "total", rows, Inputs(**inputs))
+        return reduce_rows(self, "total", rows, RowInputs(**inputs))
 
     def each(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a row for each query, a number or more. `rows` returns those of a block; backward calls it again."""
-        return reduce_rows(self, "each", rows, Inputs(**inputs))
+        """Return what `rows` returns for the queries of each block, joined; the backward pass calls `rows` again."""
+        return reduce_rows(self, "each", rows, RowInputs(**inputs))
 
     def sum(self, rows: Callable[..., Any], **inputs: Sequence[Tensor]) -> Tensor:
-        """Return a tensor of any shape, summed over blocks. `rows` returns a block's part, as for `each`."""
-        return reduce_rows(self, "sum", rows, Inputs(**inputs))
+        """Return what `rows` returns for each block, a tensor of any shape, summed; otherwise as `each`."""
+        return reduce_rows(self, "sum", rows, RowInputs(**inputs))
 
     def learned(self, parameter: Tensor) -> Tensor:
         """Return a parameter of the loss, with its gradient averaged over processes."""
@@ -139,20 +139,20 @@ class View:
         """Return the similarity or distance of query i and gallery member j, for index tensors of one length."""
         if self.table is not None:
             return self.table[i, j]
-        return geo.between(self.queries.to(self.dtype)[i], self.there.to(self.dtype)[j], self.geometry)
+        return geo.between(self.queries.to(self.dtype)[i], self.column_vectors.to(self.dtype)[j], self.geometry)
 
     def members(self) -> Members:
         """Return the positives of each query as indices: (n, K), with K the largest number of positives."""
         return members_of(self)
 
     def select(self, queries: Tensor, gallery: Tensor) -> "View":
-        """Return a view of some queries and some gallery members, both given by index; no row leaves its query out."""
+        """Return a view of some queries and some gallery members, both by index; a query stays in its own row."""
         return replace(
             self,
             queries=self.queries[queries],
             labels=self.labels[queries],
-            gallery=self.there[gallery],
-            gallery_labels=self.there_labels[gallery],
+            gallery=self.column_vectors[gallery],
+            gallery_labels=self.column_labels[gallery],
             member=False,
             table=None if self.table is None else self.table[queries][:, gallery],
         )

@@ -1,27 +1,28 @@
 """The base class of all samplers: classes from labels, epochs, ranks and resuming."""
 
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from itertools import islice
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from tuplet.errors import warn
+from tuplet.errors import refuse_unknown, warn
 from tuplet.labels import label_array
 from tuplet.sampling.class_tree import ClassTree
 
 Labels = Sequence[int] | np.ndarray | torch.Tensor
 Group = list[int]
 #: Kinds of batches: a loss states the kind that it needs, a sampler the kind that it makes.
-Batch = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
+BatchKind = Literal["classes", "pairs", "triplets", "groups", "neighbors", "one_class"]
 #: Function of a list of n indices that returns their embeddings, (n, d).
 Embed = Callable[[list[int]], torch.Tensor]
 T = TypeVar("T")
 
 
-class Options(TypedDict, total=False):
+class SamplerOptions(TypedDict, total=False):
     """Options that every sampler takes beside its own sizes."""
 
     batches: int | None
@@ -47,21 +48,17 @@ class ClassSampler(Sampler[list[int]]):
     """
 
     name: ClassVar[str]
-    batch: ClassVar[Batch] = "classes"
+    batch: ClassVar[BatchKind] = "classes"
     group_size: ClassVar[int | None] = None
     needs_embeddings: ClassVar[bool] = False
     needs_active: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        labels: Labels,
-        batch_size: int,
-        seed: int = 0,
-        batches: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
+    def __init__(self, labels: Labels, batch_size: int, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
+        name = type(self).__name__
+        known = {*signature(type(self)).parameters, *SamplerOptions.__annotations__} - {"options"}
+        refuse_unknown(name, options, known)
+        batches, rank, world_size = options.get("batches"), options.get("rank"), options.get("world_size")
         if len(shape := np.shape(labels)) not in (1, 2) or 0 in shape:
             raise ValueError(
                 f"labels must be a list, an array or a tensor with an integer for each example, got "
@@ -79,7 +76,6 @@ class ClassSampler(Sampler[list[int]]):
         self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
         self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
-        name = type(self).__name__
         if not self.members:
             raise ValueError(
                 f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"
@@ -100,7 +96,8 @@ class ClassSampler(Sampler[list[int]]):
         self._batches = batches or max(1, len(labels) // batch_size)
         self._rank = None if rank is None or world_size is None else (rank, world_size)
         self._drawn = 0  # number of batches that the latest iteration has yielded
-        self._resume = 0  # number of batches that the next iteration skips
+        self._skip = 0  # number of batches that the next iteration skips
+        self._resumed: Any = None  # what a subclass has saved of the epoch that the next iteration continues
 
     @classmethod
     def of_size(cls, labels: Labels, batch_size: int, per_class: int, seed: int = 0, **inputs: Any) -> Self:
@@ -125,7 +122,7 @@ class ClassSampler(Sampler[list[int]]):
         return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, start, self._resume = self.epoch, self._resume, 0
+        epoch, start, self._skip = self.epoch, self._skip, 0
         self._drawn = start
         draws = self.draw(np.random.default_rng([self.seed, epoch]))
         for number, groups in enumerate(islice(draws, start, self._batches), start + 1):
@@ -156,7 +153,7 @@ class ClassSampler(Sampler[list[int]]):
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
         at_least(0, epoch=epoch)
         if epoch != self.epoch:
-            self.epoch, self._drawn, self._resume = epoch, 0, 0
+            self.epoch, self._drawn, self._skip, self._resumed = epoch, 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the number of its batches that were drawn."""
@@ -168,8 +165,7 @@ class ClassSampler(Sampler[list[int]]):
             raise ValueError(
                 f"the state is at batch {state['batch']}, but an epoch has {len(self)}; use the same arguments"
             )
-        self.epoch, self._drawn = state["epoch"], state["batch"]
-        self._resume = self._drawn
+        self.epoch, self._drawn, self._skip = state["epoch"], state["batch"], state["batch"]
 
 
 def at_least(least: int, **numbers: int) -> None:
@@ -182,7 +178,7 @@ def at_least(least: int, **numbers: int) -> None:
 
 
 def embedded(embed: Embed, indices: list[int]) -> torch.Tensor:
-    """Return the embeddings of these examples, after a check that they are such."""
+    """Return the embeddings of these examples, after a check of their shape and values."""
     vectors = torch.as_tensor(embed(indices)).detach()
     if vectors.ndim != 2 or len(vectors) != len(indices):
         raise ValueError(f"embed returned shape {tuple(vectors.shape)} for {len(indices)} indices; it must be (n, d)")

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from torch import Tensor
 
-from tuplet.sampling.base import ClassSampler, Embed, Group, Labels, Options, embedded, from_rank_zero
+from tuplet.sampling.base import ClassSampler, Embed, Group, Labels, SamplerOptions, embedded, from_rank_zero
 
 #: What an epoch's embeddings decided, by name.
-Plan = dict[str, Tensor]
+EpochPlan = dict[str, Tensor]
 
 
 class EpochSampler(ClassSampler):
@@ -22,37 +22,30 @@ class EpochSampler(ClassSampler):
     needs_embeddings: ClassVar[bool] = True
 
     def __init__(
-        self, labels: Labels, embed: Embed, batch_size: int, seed: int = 0, **options: Unpack[Options]
+        self, labels: Labels, embed: Embed, batch_size: int, seed: int = 0, **options: Unpack[SamplerOptions]
     ) -> None:
         super().__init__(labels, batch_size, seed, **options)
         self.embed = embed
         self.examples = np.concatenate(self.members)
         self.classes_of_examples = np.repeat(np.arange(len(self.members)), [len(own) for own in self.members])
-        self._plan: Plan = {}
-        self._resumed: Plan = {}  # the plan of the epoch that the next iteration continues
+        self._plan: EpochPlan = {}
 
-    def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
+    def plan(self, vectors: Tensor, rng: np.random.Generator) -> EpochPlan:
         """Return the plan of an epoch, given the vectors of `examples`, whose classes are `classes_of_examples`."""
         raise NotImplementedError(f"{type(self).__name__} must define plan(vectors, rng)")
 
-    def draw_planned(self, plan: Plan, rng: np.random.Generator) -> Iterator[list[Group]]:
+    def draw_planned(self, plan: EpochPlan, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield the batches of an epoch, each a list of groups."""
         raise NotImplementedError(f"{type(self).__name__} must define draw_planned(plan, rng)")
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Plan an epoch, or take the plan of a checkpoint, and yield its batches."""
-        self._plan, self._resumed = self._resumed, {}
+        self._plan, self._resumed = self._resumed or {}, None
         if not self._plan:
             vectors = embedded(self.embed, self.examples.tolist())
             plan = self.plan(vectors, np.random.default_rng([self.seed, self.epoch, 1]))
             self._plan = from_rank_zero({name: value.cpu() for name, value in plan.items()})
         yield from self.draw_planned(self._plan, rng)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
-        if epoch != self.epoch:
-            self._resumed = {}
-        super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that were drawn, and its plan."""

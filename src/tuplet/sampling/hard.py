@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least, embedded, from_rank_zero
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least, embedded, from_rank_zero
 from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import NPairSampler
 
@@ -51,20 +51,13 @@ class HardClassSampler(NPairSampler):
         candidates: int = 200,
         per_class: int = 1,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(1, pairs=pairs, per_class=per_class)
         at_least(pairs, candidates=candidates)
         super().__init__(labels, pairs, seed, **options)
         self.embed, self.candidates, self.probes = embed, candidates, per_class
         self._chosen: list[list[int]] = []  # the classes of the batches of this epoch
-        self._replay: list[list[int]] = []  # the chosen classes of the batches that the next iteration skips
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
-        if epoch != self.epoch:
-            self._replay = []
-        super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that were drawn, and their classes, which the model chose."""
@@ -73,13 +66,12 @@ class HardClassSampler(NPairSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next iteration continue at the position of `state`."""
         super().load_state_dict(state)
-        self._chosen = [list(classes) for classes in state["chosen"][: state["batch"]]]
-        self._replay = self._chosen
+        self._chosen = self._resumed = [list(classes) for classes in state["chosen"][: state["batch"]]]
 
     def draw(self, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield batches of classes that are near each other."""
         rounds = Rounds(self.members, 2, len(self), rng)
-        epoch, known, self._replay = self.epoch, self._replay, []
+        epoch, known, self._resumed = self.epoch, self._resumed or [], None
         self._chosen = []
         for number in range(len(self)):
             start = rounds.start_batch(self.classes)

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
 from tuplet.sampling.class_tree import ClassTree, class_moments, class_tree
-from tuplet.sampling.epoch import EpochSampler, Plan
+from tuplet.sampling.epoch import EpochPlan, EpochSampler
 from tuplet.sampling.rounds import Rounds
 
 #: Classes whose distances to all others are computed at once.
@@ -23,8 +23,8 @@ class AnchorNeighborSampler(EpochSampler):
     examples. The anchors are the next classes of the shuffled rounds. A neighbour that is in the batch already gives
     its place to the next nearest class, so that a batch has exactly anchors · neighbors classes.
 
-    `tree` is the tree of classes of the present epoch, which `losses.HierarchicalTripletLoss` takes its margins from:
-    `tuplet.train` hands it over. The authors train for one epoch by the plain triplet loss before the first tree;
+    `tree` is the tree of classes of the present epoch; `tuplet.train` gives it to `losses.HierarchicalTripletLoss`,
+    whose margins depend on it. The authors train for one epoch by the plain triplet loss before the first tree;
     here the first tree is that of the network as it starts. They do not print the sizes of their batches.
 
     `labels`, `seed` and the options are those of `ClassBalancedSampler`.
@@ -57,7 +57,7 @@ class AnchorNeighborSampler(EpochSampler):
         per_class: int = 4,
         levels: int = 16,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(1, anchors=anchors, neighbors=neighbors, levels=levels)
         at_least(2, per_class=per_class)
@@ -91,7 +91,7 @@ class AnchorNeighborSampler(EpochSampler):
             return None
         return ClassTree(**{name: self._plan[name] for name in ClassTree._fields})
 
-    def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
+    def plan(self, vectors: Tensor, rng: np.random.Generator) -> EpochPlan:
         """Return the tree of classes, and for each class the others from near to far, as many as a batch may need."""
         classes = torch.from_numpy(self.classes_of_examples).to(vectors.device)
         moments = class_moments(vectors, classes, len(self.members))
@@ -102,7 +102,7 @@ class AnchorNeighborSampler(EpochSampler):
             nearest.append(distances.topk(most, largest=False).indices)
         return {**tree._asdict(), "nearest": torch.cat(nearest)}
 
-    def draw_planned(self, plan: Plan, rng: np.random.Generator) -> Iterator[list[Group]]:
+    def draw_planned(self, plan: EpochPlan, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield the classes of each batch as groups, an anchor before its neighbours."""
         rounds, nearest = Rounds(self.members, self.per_class, len(self), rng), plan["nearest"].numpy()
         while True:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
-from tuplet.sampling.epoch import EpochSampler, Plan
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
+from tuplet.sampling.epoch import EpochPlan, EpochSampler
 from tuplet.sampling.rounds import Rounds
 
 
@@ -42,7 +42,7 @@ class OneClassSampler(EpochSampler):
         per_class: int = 8,
         negatives: int = 56,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(2, per_class=per_class)
         at_least(1, negatives=negatives)
@@ -60,7 +60,7 @@ class OneClassSampler(EpochSampler):
         """Make a sampler for batches of `batch_size` examples; `inputs` is `embed`."""
         return cls(labels, per_class=per_class, negatives=batch_size - per_class, seed=seed, **inputs)
 
-    def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
+    def plan(self, vectors: Tensor, rng: np.random.Generator) -> EpochPlan:
         """Return all batches of the epoch, the examples of one class before their negatives."""
         rounds, size = Rounds(self.members, self.per_class, len(self), rng), self.per_class + self.negatives
         x = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
@@ -75,7 +75,7 @@ class OneClassSampler(EpochSampler):
             batches.append(own + self.examples[near.cpu().numpy()].tolist())
         return {"batches": torch.tensor(batches)}
 
-    def draw_planned(self, plan: Plan, rng: np.random.Generator) -> Iterator[list[Group]]:
+    def draw_planned(self, plan: EpochPlan, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield the batches, each example a group of its own, so that processes share them."""
         for batch in plan["batches"].tolist():
             yield [[index] for index in batch]

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import numpy as np
 
-from tuplet.sampling.base import ClassSampler, Group, Labels, Options, at_least
+from tuplet.sampling.base import ClassSampler, Group, Labels, SamplerOptions, at_least
 from tuplet.sampling.rounds import Rounds
 
 
@@ -33,7 +33,7 @@ class ClassBalancedSampler(ClassSampler):
     name = "class_balanced"
 
     def __init__(
-        self, labels: Labels, classes: int = 24, per_class: int = 5, seed: int = 0, **options: Unpack[Options]
+        self, labels: Labels, classes: int = 24, per_class: int = 5, seed: int = 0, **options: Unpack[SamplerOptions]
     ) -> None:
         at_least(1, classes=classes, per_class=per_class)
         super().__init__(labels, classes * per_class, seed, **options)
@@ -72,7 +72,7 @@ class NPairSampler(ClassBalancedSampler):
 
     name, batch, group_size = "npair", "pairs", 2
 
-    def __init__(self, labels: Labels, pairs: int = 60, seed: int = 0, **options: Unpack[Options]) -> None:
+    def __init__(self, labels: Labels, pairs: int = 60, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
         at_least(1, pairs=pairs)
         super().__init__(labels, pairs, 2, seed, **options)
 
@@ -99,7 +99,7 @@ class NGroupSampler(ClassSampler):
     name, batch = "ngroup", "groups"
 
     def __init__(
-        self, labels: Labels, groups: int = 16, per_group: int = 8, seed: int = 0, **options: Unpack[Options]
+        self, labels: Labels, groups: int = 16, per_group: int = 8, seed: int = 0, **options: Unpack[SamplerOptions]
     ) -> None:
         at_least(1, groups=groups)
         at_least(2, per_group=per_group)
@@ -149,7 +149,7 @@ class TripletSampler(ClassSampler):
 
     name, batch, group_size = "triplet", "triplets", 3
 
-    def __init__(self, labels: Labels, triplets: int = 40, seed: int = 0, **options: Unpack[Options]) -> None:
+    def __init__(self, labels: Labels, triplets: int = 40, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
         at_least(1, triplets=triplets)
         super().__init__(labels, 3 * triplets, seed, **options)
         self.triplets = triplets

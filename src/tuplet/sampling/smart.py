@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, Options, at_least
-from tuplet.sampling.epoch import EpochSampler, Plan
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
+from tuplet.sampling.epoch import EpochPlan, EpochSampler
 
 #: Anchors whose distances to all examples are computed at once.
 _BLOCK = 256
@@ -63,7 +63,7 @@ class SmartTripletSampler(EpochSampler):
         target: float = 0.6,
         mined: float = 0.9,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SamplerOptions],
     ) -> None:
         at_least(1, triplets=triplets, neighbors=neighbors)
         if not 0 < target < 1 or not 0 < mined <= 1:
@@ -108,7 +108,7 @@ class SmartTripletSampler(EpochSampler):
             self.history.append((int(self._active) / tried, self._kappa))
         self._kappa, self._reported, self._active = next_kappa(self.history, self.target), 0, 0
 
-    def plan(self, vectors: Tensor, rng: np.random.Generator) -> Plan:
+    def plan(self, vectors: Tensor, rng: np.random.Generator) -> EpochPlan:
         """Return the triplets of the epoch, and which of them are mined."""
         count = len(self) * self.triplets
         share = PROBED if len(self.history) < len(START) else self.mined
@@ -125,7 +125,7 @@ class SmartTripletSampler(EpochSampler):
         batches = torch.from_numpy(self.examples[triplets]).view(len(self), self.triplets, 3)
         return {"triplets": batches, "mined": torch.from_numpy(mined).view(len(self), -1)}
 
-    def draw_planned(self, plan: Plan, rng: np.random.Generator) -> Iterator[list[Group]]:
+    def draw_planned(self, plan: EpochPlan, rng: np.random.Generator) -> Iterator[list[Group]]:
         """Yield the triplets of each batch as groups."""
         yield from plan["triplets"].tolist()
 

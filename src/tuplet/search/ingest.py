@@ -97,9 +97,9 @@ def add_images(index: Searchable, images: Sequence[ListedImage], sync: bool = Fa
     """
     embedder, begun, report = index.embedder, time.monotonic(), IngestReport()
 
-    def read(image: ListedImage) -> tuple[Tensor, tuple[bytes, FileRecord | None]]:
-        picture, record = image.read()
-        pixels, thumbnail = decode(picture, embedder, image.aspect)
+    def read(listed: ListedImage) -> tuple[Tensor, tuple[bytes, FileRecord | None]]:
+        image, record = listed.read()
+        pixels, thumbnail = decode(image, embedder, listed.aspect)
         return pixels, (thumbnail, record)
 
     with index.writing():

@@ -14,7 +14,7 @@ from torch import Tensor
 from tuplet import data as datasets
 from tuplet.data import Dataset
 from tuplet.embedding.pipeline import suggest_skipping
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
+from tuplet.errors import OptionError, OptionTypeError, OptionWarning, did_you_mean, opt
 from tuplet.losses import LOSSES
 from tuplet.training.distributed import World, join_processes, main_raises_first
 from tuplet.training.folder import EVALUATION, RunFolder, run_path
@@ -154,7 +154,7 @@ def decode_once(data: Dataset, recipe: str | None, runs: Sequence[Mapping[str, A
         return data
     (stored, crop), first = crops.pop(), planned[0][0]
     with warnings.catch_warnings(), suggest_skipping():
-        warnings.filterwarnings("ignore", message=".*images were skipped")
+        warnings.simplefilter("ignore", OptionWarning)  # of skipped images: each run warns of them itself
         decoded = datasets.hold(data, stored, folder=first.cache_folder, unreadable=first.unreadable, crop=crop)
     # Each run skips unreadable images itself, since `vectors.safetensors` holds indices into the original data.
     return decoded if len(decoded) == len(data) else data

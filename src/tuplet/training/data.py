@@ -10,10 +10,10 @@ from tuplet.data import Augment, Batch, CentreCrop, Dataset, Store, Transform, l
 from tuplet.data.stream import StreamedImages
 from tuplet.data.transforms import named_transform
 from tuplet.embedding.pipeline import suggest_skipping
-from tuplet.errors import opt
+from tuplet.errors import opt, refuse_unknown
 from tuplet.models import Preprocessing
 from tuplet.training.papers import recall_ks
-from tuplet.training.settings import Settings, refuse_unknown
+from tuplet.training.settings import Settings
 from tuplet.training.split import Split, as_trained, select_measured
 
 

@@ -204,12 +204,12 @@ def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunF
     before = embed_shared(plan.start.embedder, test.store, world).float()
     best = load_best(plan, progress, folder)
     after = embed_shared(best, test.store, world).float()
-    mirrored = embed_shared(best, test.store, world, flip=True).float() if settings.flip_test else None
+    flipped = embed_shared(best, test.store, world, flip=True).float() if settings.flip_test else None
     if events is None:  # not the main process
         return
     metrics = all_metrics(after, test.data, examples.ks, settings.seed)
-    if mirrored is not None:
-        averaged = evaluation.average_views([after, mirrored])
+    if flipped is not None:
+        averaged = evaluation.average_views([after, flipped])
         metrics["flip_test"] = recalls(averaged, test.data, examples.ks, metric="cosine")
     if accuracy is not None:
         metrics["classifier_accuracy"] = accuracy

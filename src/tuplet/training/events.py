@@ -101,7 +101,7 @@ class Events:
                 getattr(callback, method)(step, what)
             except StopTraining:
                 raise
-            except Exception as error:  # whatever it is, hours of training are worth more
+            except Exception as error:  # of any type: a callback must not end a run
                 self._callbacks.remove(callback)
                 name = type(callback).__name__
                 _logger.warning("the callback %s failed in %s (%s) and is left out", name, method, first_line(error))
@@ -184,7 +184,7 @@ def start_tracker(name: str, folder: Path, settings: Mapping[str, Any]) -> Callb
     """Start a tracker for the run in a folder; a resumed run continues its record there."""
     try:
         return _TRACKERS[name](_tracker_package(name), folder, settings)
-    except Exception as error:  # of a kind of its own, such as that nobody is logged in
+    except Exception as error:  # of a type of the tracker, such as for a missing login
         raise OptionError(f"{opt('log')} is {name!r}, which does not start ({first_line(error)})") from error
 
 

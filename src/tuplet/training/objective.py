@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt
+from tuplet.errors import OptionError, OptionTypeError, did_you_mean, opt, refuse_unknown
 from tuplet.losses import LOSSES, MemoryBank, RowLoss
 from tuplet.mining import MINING, Mining
 from tuplet.sampling import ClassTree
-from tuplet.training.settings import Settings, fits, refuse_unknown
+from tuplet.training.settings import Settings, fits
 
 
 def make_loss(
@@ -102,7 +102,7 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
         assert part.proxies is not None
         if part.sharded:
             raise OptionError(
-                f"{type(part).__name__} is a sharded object, whose shares training cannot divide anew",
+                f"{type(part).__name__} is a sharded object, whose shares training cannot divide again",
                 f"give its name and {opt('loss_options', {'sharded': True})}",
             )
         known = getattr(part, "num_classes", len(part.proxies) // part.centers)

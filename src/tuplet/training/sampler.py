@@ -4,18 +4,19 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, did_you_mean, opt, warn
+from tuplet.errors import OptionError, OptionWarning, did_you_mean, opt, refuse_unknown, warn
 from tuplet.losses import RowLoss
-from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler, HardClassSampler
-from tuplet.sampling.base import Batch
+from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler
+from tuplet.sampling.base import BatchKind
 from tuplet.training.distributed import World
-from tuplet.training.settings import SamplerName, Settings, refuse_unknown
+from tuplet.training.settings import SamplerName, Settings
 
 #: Examples of a batch where there are enough classes. On a CPU a batch of images for a large network is smaller.
 BATCH, CPU_BATCH = 120, 32
@@ -28,9 +29,9 @@ def usual_sampler(loss: RowLoss) -> SamplerName:
     >>> usual_sampler(losses.NPairLoss()), usual_sampler(losses.RAWLoss())
     ('npair', 'class_balanced')
     """
-    if loss.batch not in get_args(Batch):
+    if loss.batch not in get_args(BatchKind):
         raise ValueError(
-            f"batch of {type(loss).__name__} is {loss.batch!r}; {did_you_mean(loss.batch, get_args(Batch))}"
+            f"batch of {type(loss).__name__} is {loss.batch!r}; {did_you_mean(loss.batch, get_args(BatchKind))}"
         )
     fitting = [each for each in SAMPLERS.values() if each.batch == loss.batch]
     return min(fitting, key=lambda each: each.needs_embeddings).name
@@ -62,11 +63,11 @@ def make_sampler(settings: Settings, data: Dataset, embed: Callable[[list[int]],
     kind, inputs = sampler_class(settings), dict(settings.sampler_options)
     if kind.needs_embeddings:
         inputs["embed"] = embed
-    if kind is HardClassSampler:
+    if "candidates" in signature(kind).parameters:
         inputs["candidates"] = settings.candidates
     with warnings.catch_warnings():
-        # `warn_of_small_classes` names the classes of one example.
-        warnings.filterwarnings("ignore", message=".*leaves out")
+        # A sampler warns of classes of one example, which `warn_of_small_classes` names.
+        warnings.simplefilter("ignore", OptionWarning)
         return kind.of_size(data.targets, settings.batch_size, settings.per_class, settings.seed, **inputs)
 
 

@@ -5,7 +5,7 @@
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin
@@ -319,19 +319,6 @@ def check_values(options: Mapping[str, Any]) -> None:
             value = options.get(name)
             if value is not None and not allowed(value):
                 raise OptionError(f"{opt(name)} is {value}; it must be {words}")
-
-
-def refuse_unknown(owner: str, options: Iterable[str], known: Collection[str]) -> None:
-    """Raise an error for an option that `owner`, such as a loss, does not have.
-
-    >>> refuse_unknown("SemiHard", ["epsilon"], known=[])
-    Traceback (most recent call last):
-    tuplet.errors.OptionTypeError: SemiHard has no option 'epsilon'; it has none
-    """
-    for name in options:
-        if name not in known:
-            remedy = did_you_mean(name, known) if known else "it has none"
-            raise OptionTypeError(f"{owner} has no option {name!r}; {remedy}")
 
 
 def short_repr(value: Any) -> str:

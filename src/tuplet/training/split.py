@@ -187,7 +187,7 @@ def class_groups(names: Sequence[str], ordered: bool = False) -> list[list[int]]
         parents.setdefault(name.rpartition("/")[0], []).append(i)
     if len(parents) > 1:
         return list(parents.values())
-    # "001.Black_footed_Albatross": somebody has put the classes in order.
+    # Names such as "001.Black_footed_Albatross" are in an order that was chosen.
     if ordered or all(re.match(r"\d+\W*[^\W\d]", name.rpartition("/")[2]) for name in names):
         length = max(1, round(len(names) / _RUNS))
         return [list(range(i, min(i + length, len(names)))) for i in range(0, len(names), length)]

@@ -85,6 +85,9 @@ def tune(
         Plain data, also written to `out/tuning.json`. `best["options"]` are what to give to `tuplet.train`, beside
         `options`. `importance` is the share of each option in what makes trials good (PED-ANOVA, Watanabe et al. 2023).
 
+    Raises:
+        FloatingPointError: every trial diverged or ran out of memory.
+
     >>> import tempfile
     >>> from tuplet.data import from_features
     >>> examples = from_features(torch.eye(12).repeat_interleave(5, 0), torch.arange(60) // 5)

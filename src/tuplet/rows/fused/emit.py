@@ -29,7 +29,7 @@ from tuplet.rows.fused.expressions import (
     level,
     within,
 )
-from tuplet.rows.fused.plan import PassPlan, Plan, Reduced
+from tuplet.rows.fused.plan import PassPlan, ProgramPlan, Reduced
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Program:
     """The number of values of a row in V."""
 
 
-def emit(plan: Plan) -> Program:
+def emit(plan: ProgramPlan) -> Program:
     """Return the program of a plan: write its functions, and load them."""
     reduced: dict[Node, int] = {}
     computed: dict[Node, int] = {}
@@ -106,7 +106,7 @@ def _load(source: str) -> dict[Any, Any]:
     name = f"<row program {zlib.crc32(source.encode()):08x}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     space: dict[Any, Any] = {"triton": triton, "tl": tl, "__name__": __name__}
-    space.update({helper: getattr(kernels, helper) for helper in ("log1p", "similarities", "meeting", "band")})
+    space.update({helper: getattr(kernels, helper) for helper in ("log1p", "similarities", "pair_masks", "band")})
     exec(compile(source, name, "exec"), space)
     return space
 
@@ -269,7 +269,7 @@ def _band(step: PassPlan, seen: Mapping[Node, int], earlier: Mapping[Node, int],
     body.add("for left in range(begin, end, B):")
     body.depth += 1
     body.add("s = similarities(X, top, left, B, DEPTH, WIDTH)")
-    body.add("positive, negative, inside = meeting(labels, row, left + tl.arange(0, B), N)")
+    body.add("positive, negative, inside = pair_masks(labels, row, left + tl.arange(0, B), N)")
     for one, mine in _each(step):
         _combine(body, one, mine, _reduce(body, one, one.near))
     body.depth -= 1

@@ -122,7 +122,7 @@ class Expressions:
         return walk(x)
 
     # Simpler forms. Factors and summands of a pair that are constant in its row are gathered into one x·a + b; a mask
-    # is moved outwards, to where it meets an equal one.
+    # is moved outwards, until an equal one encloses it.
 
     def _float(self, x: Value) -> Value:
         return self.node("float", x) if is_bool(x) else x

@@ -1,8 +1,8 @@
 """Kernels over tiles of the table, around the functions of a pair that `emit` writes.
 
-The rows are sorted by a key of their label, so a tile lies in the band, where equal keys meet, or far from it, where
+The rows are sorted by a key of their label, so a tile lies in the band, which holds equal keys, or far from it, where
 all pairs are negatives. The table is symmetric, and only the tiles on and above its diagonal are formed: each serves
-its rows, and its columns as the rows of the mirrored tile.
+its rows, and its columns as the rows of the transposed tile.
 """
 
 # Triton infers argument types from the call. `do_not_specialize` keeps it from compiling twice, for sizes that are and
@@ -42,7 +42,7 @@ def band(begins, ends, i, B: tl.constexpr):
 
 
 @triton.jit
-def meeting(labels, i, j, N):
+def pair_masks(labels, i, j, N):
     """Return the masks of the positives of a tile, of its negatives, and of the pairs that exist."""
     inside = (i < N)[:, None] & (j < N)[None, :]
     same = tl.load(labels + i)[:, None] == tl.load(labels + j)[None, :]
@@ -107,14 +107,14 @@ def near_weights(
     X, labels, V, W, begins, ends, N, stride, top, left, end, side,
     NEAR: tl.constexpr, B: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Store the same for the tiles of the band; a program does those of one tile of rows."""
+    """Store w_ij + w_ji for the tiles of the band; a program does those of one tile of rows."""
     i, each = top + tl.program_id(0) * B, tl.arange(0, B)
     rows = (i + each)[:, None]
     begin, stop = band(begins, ends, i, B)
     for j in range(tl.maximum(begin, left), tl.minimum(stop, end), B):
         s = similarities(X, i, j, B, DEPTH, WIDTH)
         columns = (j + each)[None, :]
-        positive, negative, inside = meeting(labels, i + each, j + each, N)
+        positive, negative, inside = pair_masks(labels, i + each, j + each, N)
         w = NEAR(s, positive, negative, V, stride, rows) + NEAR(s, positive, negative, V, stride, columns)
         w = tl.where(inside & (rows != columns), w, 0.0)
         tl.store(W + (rows - top) * side + (columns - left), w.to(W.dtype.element_ty))

@@ -33,7 +33,7 @@ class PassPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProgramPlan:
     """All passes, and after them the total and the count of each row and the weight of each pair."""
 
     passes: tuple[PassPlan, ...]
@@ -44,7 +44,7 @@ class Plan:
     rows: tuple[Node, ...]
 
 
-def plan(traced: Traced, make: Expressions) -> Plan:
+def plan(traced: Traced, make: Expressions) -> ProgramPlan:
     """Order the reductions: repeatedly those of the band that are ready, then the other ones."""
     negatives: dict[Node, Value] = {make.node("positive"): False, make.node("negative"): True}
     needed = reductions((traced.total, traced.count, traced.weight))
@@ -72,7 +72,7 @@ def plan(traced: Traced, make: Expressions) -> Plan:
     if not passes:
         raise UntraceableError("it reduces nothing")
     weight = make.substitute(traced.weight, negatives)
-    return Plan(tuple(passes), traced.total, traced.count, traced.weight, weight, _rows((traced.weight, weight)))
+    return ProgramPlan(tuple(passes), traced.total, traced.count, traced.weight, weight, _rows((traced.weight, weight)))
 
 
 def _rows(values: Iterable[Value]) -> tuple[Node, ...]:

@@ -43,12 +43,12 @@ class Panel(NamedTuple):
         rows = (self.bottom - self.top) // TILE
         return (-(-rows // 2) * (self.columns + 1) if self.diagonal else rows * self.columns,)
 
-    def mirrored(self) -> "Panel":
+    def transposed(self) -> "Panel":
         """Return the panel on the other side of the diagonal."""
         return Panel(self.left, self.right, self.top, self.bottom)
 
 
-class Batch:
+class SortedBatch:
     """A batch, sorted by class and padded to whole tiles, and the values of its rows."""
 
     def __init__(self, program: Program, x: Tensor, labels: Tensor) -> None:
@@ -87,7 +87,7 @@ class Batch:
             **self.tiles, **NEAR,
         )  # fmt: skip
         if one.far is not None:
-            # The values of each row from each far tile: those of tiles in its row, and those of mirrored tiles.
+            # The values of each row from each far tile: those of tiles in its row, and those of transposed tiles.
             given = self.reduced.new_empty((2, one.reduced, self.side // TILE, self.side))
             for panel in self.panels():
                 across, down = given[:1].expand_as(given) if panel.diagonal else given
@@ -97,7 +97,7 @@ class Batch:
                 )  # fmt: skip
                 self.fold(one, across, panel)
                 if not panel.diagonal:
-                    self.fold(one, down, panel.mirrored())
+                    self.fold(one, down, panel.transposed())
         if one.rows is not None:
             one.rows[(self.rows // TILE,)](self.reduced, self.computed, self.rows, BLOCK=TILE)
 
@@ -148,7 +148,7 @@ def _added(so_far: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 def run(program: Program, x: Tensor, labels: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Σ totals, Σ counts and, where wanted, the gradient by x."""
     with torch.cuda.device_of(x):
-        batch = Batch(program, x, labels)
+        batch = SortedBatch(program, x, labels)
         for one in program.passes:
             batch.run_pass(one)
         total, count = batch.computed[:2, : batch.size].sum(1, dtype=torch.float64)

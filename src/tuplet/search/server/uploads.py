@@ -112,8 +112,7 @@ class Uploads:
 
 def _refusal(error: RefusedImageError) -> RefusalError:
     """Return the status and the sentence for an image that was not decoded."""
-    if error.kind in ("large", "slow"):
-        return RefusalError(413, f"the image {str(error).removeprefix('it ')}; send a smaller one")
     if error.kind == "unknown":
         return RefusalError(415, "the body is not an image; send a JPEG, PNG or WebP file")
-    return RefusalError(415, f"the image cannot be read: {error}; send another")
+    status, remedy = (413, "send a smaller one") if error.kind in ("large", "slow") else (415, "send another")
+    return RefusalError(status, f"the image cannot be read: {error}; {remedy}")

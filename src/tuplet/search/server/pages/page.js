@@ -100,8 +100,8 @@ function recall() {
 // Say what is wrong with an upload, to somebody who knows the file and not the interface.
 function uploadProblem(error) {
   const named = query.name ? `“${query.name}”` : "This file";
-  const formats = "a photograph or drawing as JPEG, PNG, WebP, GIF, TIFF or AVIF";
-  if (error.status === 415) return `${named} is not a picture that can be read here. It may be damaged or of another kind; choose ${formats}.`;
+  const formats = "a JPEG, PNG, WebP, GIF, TIFF or AVIF";
+  if (error.status === 415) return `${named} is not an image that can be read here. It may be damaged or of another kind; choose ${formats}.`;
   if (error.status === 413) return `${named} is too large: at most ${Math.round(about.limits.bytes / 2 ** 20)} MB and ${Math.round(about.limits.pixels / 1e6)} million pixels. Choose a smaller one.`;
   return sentence(error.message);
 }
