@@ -1,17 +1,13 @@
-"""Draw the papers' figures from our own runs and losses: weights, maps in two dimensions, nearest images, curves.
+"""Draw the papers' figures from our own runs and losses: weights, maps, nearest images, curves.
 
-    TUPLET_DATA=folder python benchmarks/figures.py [--train fashion-mnist-folder]
+    TUPLET_DATA=folder python benchmarks/figures.py
 
-With --train it first trains the maps of figure 4 of Schall et al. 2019, on Fashion-MNIST in place of MNIST: convnet,
-two dimensions, four losses (minutes on a CPU). Then it draws docs/images/results_* from the files in
-benchmarks/results; the nearest images are read from TUPLET_DATA.
+It draws docs/images/results_* from the files in benchmarks/results; images are read from TUPLET_DATA. figure_runs.py
+makes those files that protocols.py does not make.
 """
 
-import argparse
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -19,66 +15,16 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
-from safetensors.torch import load_file
+from PIL import Image
 from torch import Tensor
 
-import common
-import tuplet
-from methods import CURVES, DATASETS, METHODS, NEAREST
+from figure_runs import CURVES, GRID, MAPS
+from methods import DATASETS, METHODS, NEAREST
 from results_data import read
 from results_page import IMAGES
-from runs import RESULTS, Job, write
 from tuplet import data, losses
 
-#: Vectors of any length, as in the paper; margin 1 for the two losses that have one.
-MAPS: dict[str, dict[str, Any]] = {
-    "softmax": {"loss": "softmax", "sampler": "class_balanced"},
-    "triplet_semi_hard": {
-        "loss": "triplet",
-        "loss_options": {"mining": "semi_hard", "margin": 1.0},
-        "sampler": "ngroup",
-    },
-    "lifted_structure": {"loss": "lifted_structure", "loss_options": {"margin": 1.0}, "sampler": "ngroup"},
-    "nra": {"loss": "nra", "sampler": "ngroup"},
-}
-_SHARED = {
-    "model": "convnet",
-    "model_options": {"size": 28, "channels": 1},
-    "dim": 2,
-    "normalize": False,
-    "batch_size": 120,
-    "per_class": 12,
-    "augment": {"mirror": 0.0},
-    "lr": 1e-3,
-    "head_lr_scale": 1.0,
-    "loss_lr_scale": 1.0,
-    "steps": 4000,
-    "validation": 0.0,
-    "evaluate_every": 4000,
-    "checkpoint_every": 4000,
-    "log_every": 100,
-}
-_POINTS = 2000
 _RIGHT, _WRONG = "#2a9d4a", "#d1495b"
-
-
-def train_maps(folder: Path) -> None:
-    """Train the four maps; store some of the test vectors of each, and the metrics of all."""
-    opened = data.open(folder)
-    for method, own in MAPS.items():
-        job = Job(f"map_{method}", "map", "fashion_mnist", method, {**_SHARED, **own})
-        if (RESULTS / f"{job.name}.json").is_file():
-            continue
-        with tempfile.TemporaryDirectory() as out:
-            run = tuplet.train(opened, out, **job.options)
-            saved = load_file(run.folder / "vectors.safetensors")
-            metrics = run.metrics
-        chosen = slice(0, None, max(1, len(saved["labels"]) // _POINTS))
-        points = [[round(x, 4) for x in pair] for pair in saved["embeddings"][chosen].tolist()]
-        facts: dict[str, Any] = {"kind": "map", "dataset": job.dataset, "method": method, "command": job.command()}
-        facts |= {"options": dict(job.options), "device": common.machine(), "versions": common.versions()}
-        facts |= {"metrics": metrics, "points": points, "labels": saved["labels"][chosen].tolist()}
-        write(RESULTS / f"{job.name}.json", facts)
 
 
 def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -98,22 +44,20 @@ def draw_maps(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def draw_curves(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw the training loss and Recall@1 on validation classes against the step."""
-    for dataset in DATASETS:
-        found = [results[f"curve_{dataset}_{m}"] for m in CURVES if f"curve_{dataset}_{m}" in results]
-        if not found:
-            continue
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
-        for result in found:
-            title = METHODS[result["method"]].title
-            steps, values = zip(*result["curve"], strict=True)
-            left.plot(steps, values, label=title)
-            steps, values = zip(*result["evaluations"], strict=True)
-            right.plot(steps, [100 * value for value in values], marker=".", label=title)
-        left.set(xlabel="step", ylabel="training loss", yscale="log")
-        right.set(xlabel="step", ylabel="Recall@1, validation classes, %")
-        right.legend()
-        _save(figure, f"curves_{dataset}.png")
+    """Draw the 60-pair loss and the 60-way accuracy on training classes against the step, as figure 3 of Sohn 2016."""
+    found = [results[f"curve_omniglot_{method}"] for method in CURVES if f"curve_omniglot_{method}" in results]
+    if not found:
+        return
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    for result in found:
+        title = METHODS[result["method"]].title
+        steps, values, accuracies = zip(*result["points"], strict=True)
+        left.plot(steps, values, marker=".", label=title)
+        right.plot(steps, [100 * value for value in accuracies], marker=".", label=title)
+    left.set(xlabel="step", ylabel="60-pair loss", yscale="log")
+    right.set(xlabel="step", ylabel="60-way accuracy, %")
+    right.legend()
+    _save(figure, "curves.png")
 
 
 def draw_nearest(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -136,6 +80,31 @@ def draw_nearest(results: Mapping[str, Mapping[str, Any]]) -> None:
                     side.set(color=colour, linewidth=0 if column == 0 else 2.5)
             axes[number][0].set_ylabel(METHODS[NEAREST[number % len(NEAREST)]].title, fontsize=8)
         _save(figure, f"nearest_{dataset}.jpg")
+
+
+def draw_tsne(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw test images where t-SNE puts their vectors, as figure 6 of Wang et al. 2017."""
+    for dataset in DATASETS:
+        if f"tsne_{dataset}" not in results or "TUPLET_DATA" not in os.environ:
+            continue
+        opened, side = data.open(os.path.expandvars(DATASETS[dataset].source)), 32
+        canvas = Image.new("RGB", (GRID[0] * side, GRID[1] * side), "white")
+        for column, row, index in results[f"tsne_{dataset}"]["cells"]:
+            canvas.paste(_square(opened, index, side), (column * side, row * side))
+        canvas.save(IMAGES / f"results_tsne_{dataset}.jpg", quality=80)
+
+
+def _square(opened: data.Dataset, index: int, side: int) -> Image.Image:
+    """Return the centre of an image in its true proportions."""
+    aspect = _aspect(opened, index)
+    size = (max(side, round(side * aspect)), max(side, round(side / aspect)))
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    return (
+        opened.image(index)
+        .convert("RGB")
+        .resize(size, Image.Resampling.BICUBIC)
+        .crop((left, top, left + side, top + side))
+    )
 
 
 #: Losses whose weights are drawn, with the scales that unit vectors need.
@@ -214,17 +183,10 @@ def _save(figure: Any, name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, help="folder of Fashion-MNIST: train the maps that are missing")
-    arguments = parser.parse_args()
-    if arguments.train is not None:
-        train_maps(arguments.train)
     results = read()
     draw_weights()
-    draw_rank_transfer(results)
-    draw_maps(results)
-    draw_curves(results)
-    draw_nearest(results)
+    for draw in (draw_rank_transfer, draw_maps, draw_curves, draw_nearest, draw_tsne):
+        draw(results)
 
 
 if __name__ == "__main__":

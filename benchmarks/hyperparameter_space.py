@@ -21,6 +21,11 @@ augmentation was chosen by them.
    steps, warm-up, the resolution and the levels of the best recipe. Weight decay, a memory of past vectors, other
    frozen layers, other crop sizes and no head brought nothing. Initialising the head by principal components lost
    (68.4 against 73.9 on CUB-200-2011, 65.5 against 75.9 on Cars196) and was removed from the library.
+   For the best recipes, candidates were tried once each whose records are lost. ResNet-50, against 76.8 on
+   CUB-200-2011: a sum of Proxy-Anchor and RAW+VTHM 76.4, LayerNorm 76.5; against 86.5 on Cars196: the sum 86.1, three
+   levels 85.1. Transformer, against 81.0 on CUB-200-2011: crops of 224 pixels 81.8, with twice the steps and stochastic
+   depth 81.8, the sum 81.1, LoRA with crops of 336 pixels 81.9; against 87.3 on Cars196: LoRA 86.5, crops of 224 pixels
+   with twice the steps and stochastic depth 86.1.
 3. *How often alternatives are measured.* A learning rate chosen in a short run may be too high for a long one: NL&AL
    reached 71.1 on validation classes of Cars196 after 400 steps, and 56.8 on the test classes after 1,800. So each
    family chooses its learning rate again at full length (NL&AL then reaches 72.9), the resolution of the test is

@@ -63,11 +63,11 @@ def classifier(embedder: models.Embedder, name: str) -> tuple[Tensor, Tensor] | 
 
 def table(rows: list[dict[str, Any]]) -> str:
     head = ["weights", "pixels", "features", *(f"R@1, {DATASETS[name].title}" for name in MEASURED), "top-1 is a bird"]
-    cells = [
-        [f"`{row['weights']}`", f"{row['size']}²", str(row["features"]), *(f"{100 * row[name]:.1f}" for name in MEASURED)]
-        + [f"{row['bird_share']:.1%}" if "bird_share" in row else "–"]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        recalls = [f"{100 * row[name]:.1f}" for name in MEASURED]
+        birds = f"{row['bird_share']:.1%}" if "bird_share" in row else "–"
+        cells.append([f"`{row['weights']}`", f"{row['size']}²", str(row["features"]), *recalls, birds])
     return common.table(head, cells)
 
 

@@ -10,7 +10,7 @@ Stages, in the order in which they are needed:
     2            the main rows, seeds 1 and 2
     search_all   choose the options of the other families
     3            the other methods, seed 0
-    4            the options that the papers vary, and the learning curves
+    4            the options that the papers vary
     search_best  choose the best recipe with any loss (best_*.json)
     5            the best recipe, three seeds
     6            the other methods that the papers propose, seeds 1 and 2
@@ -39,7 +39,7 @@ import torch
 
 import hyperparameter_space as space
 from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
-from methods import ABLATIONS, CAUSES, CURVES, DATASETS, FAMILIES, METHODS, SEEDS, SYSTEMS, TARGETS
+from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, SEEDS, SYSTEMS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
@@ -204,16 +204,16 @@ def search_systems(dataset: str, runner: Runner) -> dict[str, Any]:
     A dataset of `hyperparameter_space.SYSTEM_LRS_LIKE` needs no runs of its own.
     """
     current, shared = Search(dataset, runner), chosen(dataset, runner)["shared"]
+    lrs: dict[str, float] = {}
     if like := space.SYSTEM_LRS_LIKE.get(dataset):
         scale = shared["lr"] / chosen(like, runner)["shared"]["lr"]
         systems = chosen(like, runner, "systems")["per_family"]
-        lrs = {name: float(f"{scale * own['lr']:.1g}") for name, own in systems.items()}
-        return current.save("systems", per_family={name: {"lr": lr} for name, lr in lrs.items()})
-    short = {**shared, "steps": DATASETS[dataset].trial_steps}
-    own = [name for name in SYSTEMS if name in FAMILIES and _has_levels(dataset, METHODS[name].options)]
-    lrs: dict[str, float] = {}
-    with current.until_out_of_time():
-        lrs = current.best_lrs(own, short, space.SYSTEM_LRS[dataset])
+        lrs = {name: float(f"{scale * options['lr']:.1g}") for name, options in systems.items()}
+    else:
+        short = {**shared, "steps": DATASETS[dataset].trial_steps}
+        own = [name for name in SYSTEMS if name in FAMILIES and _has_levels(dataset, METHODS[name].options)]
+        with current.until_out_of_time():
+            lrs = current.best_lrs(own, short, space.SYSTEM_LRS[dataset])
     return current.save("systems", per_family={name: {"lr": lr} for name, lr in lrs.items() if lr != shared["lr"]})
 
 
@@ -268,14 +268,6 @@ def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> 
     return Job(file, "ablation", dataset, about.method, _evaluate_at_end(options), facts)
 
 
-def curve(dataset: str, method: str, choice: Mapping[str, Any]) -> Job:
-    """Return a run that is evaluated on validation classes about twelve times, for a learning curve."""
-    steps = DATASETS[dataset].trial_steps
-    options = {**_chosen_options(dataset, method, choice), **space.VALIDATION, "steps": steps}
-    options |= {"evaluate_every": max(1, steps // 12), "checkpoint_every": steps}
-    return Job(f"curve_{dataset}_{method}", "curve", dataset, method, options)
-
-
 def _chosen_options(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
     about, of_method = DATASETS[dataset], METHODS[method]
     options = {**choice["shared"], **choice["per_family"].get(of_method.family, {})}
@@ -314,7 +306,6 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             for value in about.changes
             if dataset in about.datasets
         ]
-        jobs += [curve(dataset, method, choice) for method in CURVES if name == "4"]
     elif name == "8":
         jobs = [row(dataset, method, SEEDS[0], with_systems(dataset, runner)) for method in SYSTEMS]
     else:

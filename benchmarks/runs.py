@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ import common
 import trials
 import tuplet
 from methods import DATASETS, MAPPED, NEAREST, SOURCES
-from tuplet import data, losses, sampling
+from tuplet import data
 from tuplet.atomic import lock, write_atomic
 from tuplet.cli.flags import flag, format_value
 from tuplet.data import Dataset
-from tuplet.embedding import embed_store
-from tuplet.training.split import split_examples
 
 RESULTS = common.ROOT / "benchmarks" / "results"
 
@@ -41,7 +39,7 @@ class Job:
 
     Attributes:
         name: the stem of its result file; a trial gets a number behind it when it is stored.
-        kind: "trial", "row", "ablation", "curve", or the name of a recipe (`methods.RECIPE_ROWS`).
+        kind: "trial", "row", "ablation", or the name of a recipe (`methods.RECIPE_ROWS`).
         options: the keywords of `tuplet.train`.
         facts: further entries of its result.
     """
@@ -174,16 +172,8 @@ class Runner:
         # Checkpoints and models are not kept; writing them to memory costs little.
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-            curve = PairCurve(Path(folder), examples, job.options, self.device) if job.kind == "curve" else None
             try:
-                run = tuplet.train(
-                    examples,
-                    folder,
-                    device=self.device,
-                    compile=self.compile,
-                    callbacks=[] if curve is None else [curve],
-                    **job.options,
-                )
+                run = tuplet.train(examples, folder, device=self.device, compile=self.compile, **job.options)
             except FloatingPointError as error:
                 return {**result, "error": str(error).split("; the batch")[0]}
             events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
@@ -197,9 +187,6 @@ class Runner:
             "training_seconds": round(trained[-1]["seconds"], 2),
             "examples_per_second": round(rates[len(rates) // 2]),
         }
-        if curve is not None:
-            result["pair_curve"] = curve.points
-            result["evaluations"] = [[e["step"], e["recall_at_1"]] for e in events if e["event"] == "evaluation"]
         if (job.kind, job.options["seed"]) == (MAPPED, 0):
             save_file({**saved, "embeddings": saved["embeddings"].half()}, self.out / f"{job.name}.safetensors")
         if job.kind == "row" and job.method in NEAREST and job.options["seed"] == 0:
@@ -216,49 +203,6 @@ class Runner:
             held = data.hold(opened, options["stored_size"], self.device, self.cache, crop=crop)
             self._loaded = (dataset, crop), held
         return self._loaded[1]
-
-
-class PairCurve(tuplet.training.Callback):
-    """Measure the 60-pair loss and the 60-way accuracy of a network at each evaluation, whatever loss trains it.
-
-    Both are means over batches of two images, cropped as for a test, of each of 60 training classes, or of all if there
-    are fewer. An image is right if its dot product with the other image of its class is larger than those with the
-    second images of all other classes. `points` has a triple (step, loss, accuracy) for each evaluation.
-    """
-
-    BATCHES = 20
-
-    def __init__(self, folder: Path, examples: Dataset, options: Mapping[str, Any], device: str) -> None:
-        self.folder, self.device = folder, device
-        self.points: list[tuple[int, float, float]] = []
-        train = examples.select(split_examples(examples, tuplet.training.Settings(**options)).train)
-        pairs = min(60, len(train.labels.unique()))
-        batches = list(sampling.NPairSampler(train.labels, pairs=pairs, seed=0, batches=self.BATCHES))
-        self.labels = [train.labels[batch] for batch in batches]
-        self.examples = train.select(torch.tensor(batches).flatten())
-
-    def on_evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Embed the batches with the latest weights, without making the vectors unit; no weights are saved at step 0."""
-        if step == 0:
-            return
-        embedder = tuplet.load(self.folder / "last").to(self.device)
-        embedder.config = replace(embedder.config, normalize=False)
-        assert embedder.preprocessing is not None
-        vectors = embed_store(embedder, data.load(self.examples, crop=embedder.preprocessing.crop)).float().cpu()
-        found = [_pair_metrics(x, y) for x, y in zip(vectors.chunk(self.BATCHES), self.labels, strict=True)]
-        loss, accuracy = torch.tensor(found, dtype=torch.float64).mean(0).tolist()
-        self.points.append((step, round(loss, 5), round(accuracy, 5)))
-
-
-def _pair_metrics(x: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the N-pair loss and the N-way accuracy of a batch of two vectors of each class.
-
-    >>> _pair_metrics(3 * torch.eye(2)[[0, 0, 1, 1]], torch.tensor([5, 5, 7, 7]))[1]
-    1.0
-    """
-    first, second = x[labels.argsort(stable=True)].unflatten(0, (-1, 2)).unbind(1)
-    right = (first @ second.T).argmax(1) == torch.arange(len(first))
-    return losses.NPairLoss()(x, labels).item(), right.double().mean().item()
 
 
 def _nearest(saved: Mapping[str, Tensor], queries: int = 4, count: int = 5) -> list[list[int]]:
