@@ -67,6 +67,7 @@ def test_few_images_change_pretrained_weights_only_a_little():
     assert resolve_settings(None, {"device": "cuda"}, many(6000)) == training.Settings(device="cuda", **LITE)
     larger_network = {"model": "resnet50", "weights": "resnet50_v1_imagenet", "device": "cpu"}
     assert resolve_settings(None, larger_network, many(600)).freeze_to == "M"
+    assert resolve_settings(None, {"model": "lite0"}, many(600)).freeze_to == "L"
     large = resolve_settings(None, {"device": "cpu"}, many(6000))
     assert (large.dim, large.freeze_to, large.steps, large.wise_ft) == (512, "M", 400, False)
 

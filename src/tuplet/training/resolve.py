@@ -198,9 +198,10 @@ def _for_images(options: Mapping[str, Any], count: int) -> dict[str, Any]:
     steps = min(max(40, count // 4), 200 if count < SMALL else 400)
     chosen: dict[str, Any] = {"steps": steps, "evaluate_every": max(10, steps // 4)}
     trains_low_layers = options.get("levels", "H") != "H" or options.get("lora") or "layer_lr_decay" in options
-    if options["model"] in ARCHITECTURES and not trains_low_layers:
+    name = models.ALIASES.get(options["model"], options["model"])
+    if name in ARCHITECTURES and not trains_low_layers:
         # On few images, small networks gain from training more layers. The lowest cost the most time and add nothing.
-        chosen["freeze_to"] = "L" if options["model"] in SMALL_NETWORKS and count < SMALL else "M"
+        chosen["freeze_to"] = "L" if name in SMALL_NETWORKS and count < SMALL else "M"
     if count < SMALL:
         with_layer = _has_width(options) or set(_OF_NEW_LAYER) & set(options)
         chosen |= {name: value for name, value in _SMALL_DATA.items() if name != "dim" or not with_layer}
