@@ -281,8 +281,10 @@ def test_resampling_keeps_constants(grid, height, width):
 
 
 def test_a_size_that_is_no_multiple_of_the_patch_is_a_sentence():
-    with pytest.raises(ValueError, match=r"size is 60; it must be a multiple of the patch, 14"):
+    with pytest.raises(ValueError, match=r"size is 60; it must be a multiple of the patch, 14; use 56 or 70$"):
         models.create("dinov2_small", preprocessing={"size": 60})
+    with pytest.raises(ValueError, match=r"size is 9; it must be a multiple of the patch, 14; use 14 or 28$"):
+        models.create("dinov2_small", preprocessing={"size": 9})
     with pytest.raises(ValueError, match=r"images are 56 × 60; both sides must be multiples of the patch, 14"):
         small()(torch.zeros(1, 3, 56, 60))
 

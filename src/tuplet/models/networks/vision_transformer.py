@@ -132,7 +132,10 @@ class Stem(nn.Module):
     def __init__(self, size: int, patch: int, width: int, registers: int, pre_norm: bool, eps: float) -> None:
         super().__init__()
         if size < patch or size % patch:
-            raise OptionError(f"{opt('size')} is {size}; it must be a multiple of the patch, {patch}")
+            below = max(1, size // patch) * patch
+            raise OptionError(
+                f"{opt('size')} is {size}; it must be a multiple of the patch, {patch}", f"use {below} or {below + patch}"
+            )
         self.grid = size // patch
         self.proj = nn.Conv2d(3, width, patch, patch, bias=not pre_norm)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
