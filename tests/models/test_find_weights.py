@@ -80,8 +80,8 @@ def test_a_failed_download_says_what_to_do_instead(machine, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "hf_hub_download", fail)
     sentence = (
-        r"vit_small_patch14_dinov2.lvd142m cannot be downloaded from https://huggingface.co/timm/.*lvd142m \(cannot find "
-        r"the file\.\); put dinov2_vits14_pretrain.pth into a folder that TUPLET_WEIGHTS names, or give another file$"
+        r"patch14_dinov2.lvd142m cannot be downloaded from https://huggingface.co/timm/.*lvd142m \(cannot find the "
+        r"file\.\); put dinov2_vits14_pretrain.pth into a folder that TUPLET_WEIGHTS names, or give another file$"
     )
     with pytest.raises(FileNotFoundError, match=sentence):
         models.pretrained("dinov2_small")
