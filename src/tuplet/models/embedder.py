@@ -44,7 +44,7 @@ def _keep_freed_memory() -> None:
     """Let glibc keep the memory of a layer's output for the next layer; without effect in other C libraries.
 
     It returns freed memory to the system above a limit: twice the largest block freed so far, of those up to 32 MiB.
-    Memory that comes from the system costs page faults, up to a third of the time of embedding.
+    Memory that comes from the system costs page faults, up to a quarter of the time of embedding.
     """
     torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
