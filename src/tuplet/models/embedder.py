@@ -209,8 +209,9 @@ class Embedder(nn.Module):
         levels = [level for level, _ in layers]
         if isinstance(end, int):
             if not 1 <= end <= self.backbone.depth:
-                has = f"has {self.backbone.depth} blocks" if self.backbone.depth else "has no numbered blocks"
-                raise OptionError(f"{opt('freeze_to')} is {end} and {name} {has}", "give a level: L or M")
+                depth = self.backbone.depth
+                has, number = (f"{depth} blocks", f"1 to {depth}, or ") if depth else ("no numbered blocks", "")
+                raise OptionError(f"{opt('freeze_to')} is {end} and {name} has {has}", f"give {number}a level: L or M")
             self.frozen_layers = 1 + end
         elif end not in levels:
             raise OptionError(f"{name} has no level {end} to freeze up to", f"leave {opt('freeze_to')} out")
