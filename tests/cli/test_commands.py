@@ -374,6 +374,7 @@ def test_a_models_name_or_weights_work_without_training(folder, tmp_path, monkey
     done = typed("evaluate", "tiny_vit", "photos", "--on", "all", "--json", "--device", "cpu", cwd=folder)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["queries"] == 48
+    assert f"tuplet: tiny_vit has the weights {file}; for others give their file in place of the name" in done.stderr
     done = typed("index", "tiny_vit", "photos", "-o", tmp_path / "i.index", "--device", "cpu", cwd=folder)
     assert "48 images added" in done.stdout
     found = typed("search", tmp_path / "i.index", photos[0], "--device", "cpu", cwd=folder)

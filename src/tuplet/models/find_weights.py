@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tuplet.errors import OptionError, OptionTypeError, opt
+from tuplet.errors import OptionError, OptionTypeError, first_line, opt
 from tuplet.extras import need
 from tuplet.models.architectures import ALIASES, ARCHITECTURES
 from tuplet.models.known_weights import KNOWN, Known
@@ -115,8 +115,7 @@ def _locate(name: str, known: Known) -> Path:
     if path := next(_places(known), None):
         return path
     if known.hubs and _may_download():
-        hub = need("huggingface_hub", extra="timm", purpose=f"downloading the weights {name}")
-        return Path(hub.hf_hub_download(known.hubs[0], "model.safetensors"))
+        return _download(name, known)
     if known.package:
         extra = known.architecture.removeprefix("efficientnet_")
         raise FileNotFoundError(
@@ -125,6 +124,17 @@ def _locate(name: str, known: Known) -> Path:
     folders = " or ".join(f"{variable}={folder}" for variable, folder in _folders().items())
     where = f"which is not in {folders}" if folders else "and neither TUPLET_WEIGHTS nor TUPLET_DATA is set"
     raise FileNotFoundError(f"the weights {name} are in {known.file}, {where}; put the file there or give its path")
+
+
+def _download(name: str, known: Known) -> Path:
+    hub = need("huggingface_hub", extra="timm", purpose=f"downloading the weights {name}")
+    try:
+        return Path(hub.hf_hub_download(known.hubs[0], "model.safetensors"))
+    except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError) as error:
+        raise FileNotFoundError(
+            f"the weights {name} cannot be downloaded from https://huggingface.co/{known.hubs[0]} "
+            f"({first_line(error)}); put {known.file} into a folder that TUPLET_WEIGHTS names, or give another file"
+        ) from error
 
 
 def _known_here() -> Iterator[AtHand]:

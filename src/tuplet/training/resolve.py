@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.config import PART_OPTIONS
 from tuplet.models.find_weights import SMALL as SMALL_NETWORKS
 from tuplet.models.find_weights import best_at_hand
+from tuplet.models.weights import architecture_in
 from tuplet.training.model import OF_EMBEDDER, OF_PREPROCESSING
 from tuplet.training.objective import make_loss
 from tuplet.training.recipes import recipe_for
@@ -123,8 +125,7 @@ def _choose_model(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
     """
     model, weights = options.get("model"), options.get("weights", "auto")
     if weights != "auto":
-        known = models.KNOWN.get(weights)
-        return {"model": model or (known.architecture if known else "resnet50"), "weights": weights}
+        return {"model": model or _network_of(weights), "weights": weights}
     if data.features is not None or model in _FROM_SCRATCH:
         return {"model": model, "weights": None}
     if model is not None:
@@ -139,6 +140,13 @@ def _choose_model(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
             f"{opt('weights', None)}",
         )
     return {"model": found[0].architecture, "weights": found[0].weights}
+
+
+def _network_of(weights: str | None) -> str:
+    """Return the network of a known name or of a weights file."""
+    if weights in models.KNOWN:
+        return models.KNOWN[weights].architecture
+    return architecture_in(Path(weights)) if weights and Path(weights).is_file() else "resnet50"
 
 
 def _suit(options: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
@@ -198,9 +206,10 @@ def _for_images(options: Mapping[str, Any], count: int) -> dict[str, Any]:
     steps = min(max(40, count // 4), 200 if count < SMALL else 400)
     chosen: dict[str, Any] = {"steps": steps, "evaluate_every": max(10, steps // 4)}
     trains_low_layers = options.get("levels", "H") != "H" or options.get("lora") or "layer_lr_decay" in options
-    if options["model"] in ARCHITECTURES and not trains_low_layers:
+    name = models.ALIASES.get(options["model"], options["model"])
+    if name in ARCHITECTURES and not trains_low_layers:
         # On few images, small networks gain from training more layers. The lowest cost the most time and add nothing.
-        chosen["freeze_to"] = "L" if options["model"] in SMALL_NETWORKS and count < SMALL else "M"
+        chosen["freeze_to"] = "L" if name in SMALL_NETWORKS and count < SMALL else "M"
     if count < SMALL:
         with_layer = _has_width(options) or set(_OF_NEW_LAYER) & set(options)
         chosen |= {name: value for name, value in _SMALL_DATA.items() if name != "dim" or not with_layer}

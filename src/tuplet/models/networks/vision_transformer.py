@@ -31,6 +31,12 @@ def swiglu(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "quick_gelu": quick_gelu, "swiglu": swiglu}
 
 
+#: oneDNN's linear layer, an internal operator of torch; None if this torch does not have it.
+_onednn_linear: Callable[..., Tensor] | None = (
+    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+)
+
+
 class Linear(nn.Linear):
     """A linear layer that is faster on a CPU outside of training.
 
@@ -40,10 +46,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x·wᵀ + b."""
-        if not embeds_on_cpu(x) or not torch.backends.mkldnn.is_available():
+        if _onednn_linear is None or not embeds_on_cpu(x):
             return super().forward(x)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return result
+        return _onednn_linear(x, self.weight, self.bias, "none", [], "")
 
 
 class Attention(nn.Module):
@@ -132,7 +137,11 @@ class Stem(nn.Module):
     def __init__(self, size: int, patch: int, width: int, registers: int, pre_norm: bool, eps: float) -> None:
         super().__init__()
         if size < patch or size % patch:
-            raise OptionError(f"{opt('size')} is {size}; it must be a multiple of the patch, {patch}")
+            below = max(1, size // patch) * patch
+            raise OptionError(
+                f"{opt('size')} is {size}; it must be a multiple of the patch, {patch}",
+                f"use {below} or {below + patch}",
+            )
         self.grid = size // patch
         self.proj = nn.Conv2d(3, width, patch, patch, bias=not pre_norm)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
