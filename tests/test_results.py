@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import math
 import random
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import tuplet
 from commands import typed
@@ -74,9 +76,8 @@ def test_every_run_has_its_own_file_and_valid_options(bench, dataset, tmp_path):
     assert len({job.name for job in planned}) == len(planned)
     for job in planned:
         settings = Settings(**job.options)
-        if job.kind != "curve":
-            assert settings.test_on == "test"
-            assert settings.evaluate_every == settings.steps  # measured once, at the end
+        assert settings.test_on == "test"
+        assert settings.evaluate_every == settings.steps  # measured once, at the end
         make_loss(settings.loss, settings.loss_options, classes=5, dim=4, widths=(2, 2))
     trial = Settings(**protocols.trial(dataset, "raw_vthm", CHOICE["shared"]).options)
     assert trial.test_on == "validation"
@@ -139,9 +140,8 @@ def pretend(job, data):
     names = (*(f"recall_at_{k}" for k in (1, 2, 4, 8)), "map_at_r", "nmi", "f1")
     metrics = {name: draw.random() for name in names} | {"flip_test": {"recall_at_1": draw.random()}}
     about = {"kind": job.kind, "dataset": job.dataset, "method": job.method, **job.facts, "command": job.command()}
-    curves = {"curve": [], "evaluations": []} if job.kind == "curve" else {}
     speed = {"training_seconds": 1.0, "examples_per_second": 1}
-    return {**about, "options": options, "device": "none", "versions": {}, "metrics": metrics, **speed, **curves}
+    return {**about, "options": options, "device": "none", "versions": {}, "metrics": metrics, **speed}
 
 
 class TestSearch:
@@ -151,12 +151,10 @@ class TestSearch:
         protocols, runs = bench("protocols"), bench("runs")
         runner = runs.Runner(tmp_path, limit=float("inf"), device="cpu")
         monkeypatch.setattr(runner, "_run", None)
-        searches = {"chosen": protocols.search, "best": protocols.search_best, "systems": protocols.search_systems}
+        searches = {"chosen": protocols.search, "best": protocols.search_best, "vit": protocols.search_vit}
+        searches["systems"] = protocols.search_systems
         for name, search in searches.items():
             path = runs.RESULTS / f"{name}_{dataset}.json"
-            if not path.is_file():
-                assert (name, dataset) == ("systems", "cars196"), "a choice is missing"
-                continue
             stored = json.loads(path.read_text())
             found = search(dataset, runner)
             assert {**found, "trials": set(found["trials"])} == {**stored, "trials": set(stored["trials"])}
@@ -179,7 +177,7 @@ class TestSearch:
         assert [trial["trial"] for trial in trials.read(tmp_path)][:2] == [f"trial_glyphs_raw_vthm_{n}" for n in (1, 2)]
         assert set(chosen["trials"]) == {trial["trial"] for trial in trials.read(tmp_path)}
 
-        runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-6:]])
+        runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-3:]])
         before = len(ran)
         runner.measure(protocols.stage("1", "glyphs", runner))
         assert len(ran) == before
@@ -285,26 +283,41 @@ def test_remeasured_rows_stand_beside_the_stored_ones(bench, tmp_path):
 
 
 def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):
-    figures = bench("figures")
-    for name in ("RESULTS", "IMAGES"):
-        monkeypatch.setattr(figures, name, tmp_path)
-    monkeypatch.setattr(figures, "_SHARED", {**figures._SHARED, "steps": 2, "batch_size": 24, "per_class": 3})
+    figures, made = bench("figures"), bench("figure_runs")
+    monkeypatch.setattr(figures, "IMAGES", tmp_path)
+    monkeypatch.setattr(made, "RESULTS", tmp_path)
+    monkeypatch.setattr(made, "_SHARED", {**made._SHARED, "steps": 2, "batch_size": 24, "per_class": 3})
+    monkeypatch.setattr(made, "_CURVE", {**made._CURVE, "steps": 4, "evaluate_every": 2, "batch_size": 8})
     monkeypatch.setattr(figures.data, "open", lambda source: image_set(classes=20, each=8, size=28))
-    figures.train_maps(tmp_path)
+    made.train_maps(tmp_path)
+    made.train_curves(tmp_path)
+    vectors = {"embeddings": torch.randn(80, 60), "indices": torch.arange(80, 160)}
+    save_file(vectors, tmp_path / "row_cub200_best_0.safetensors")
+    made.arrange(tmp_path, "cub200")
     results = bench("results_data").read(tmp_path)
-    assert len(results) == 4
+    assert len(results) == 4 + 3 + 1
     assert len(results["map_nra"]["points"]) == len(results["map_nra"]["labels"]) == 80
-    curve = {"curve": [[10, 1.0], [20, 0.5]], "evaluations": [[10, 0.3], [20, 0.4]]}
-    results |= {f"curve_cub200_{method}": {**curve, "method": method} for method in ("npair", "npair_ovo")}
+    assert [step for step, _, _ in results["curve_omniglot_npair"]["points"]] == [2, 4]
+    cells = results["tsne_cub200"]["cells"]
+    assert {index for *_, index in cells} <= set(range(80, 160))
+    assert len({tuple(cell[:2]) for cell in cells}) == len(cells) > 10
     results |= {f"row_cub200_{m}_0": {"nearest": [[0, 1, 9, 3, 4, 5]] * 2} for m in ("npair", "npair_angular")}
     monkeypatch.setenv("TUPLET_DATA", str(tmp_path))
-    results |= {f"nra_{n}": {"ablation": "nra_alpha", "dataset": "cub200", "value": f"{n}", **curve,
+    results |= {f"nra_{n}": {"ablation": "nra_alpha", "dataset": "cub200", "value": f"{n}",
                              "metrics": {"recall_at_1": 0.1 * n}} for n in (1, 2)}  # fmt: skip
-    for draw in (figures.draw_maps, figures.draw_curves, figures.draw_nearest, figures.draw_rank_transfer):
-        draw(results)
-    figures.draw_weights()
+    monkeypatch.setattr(figures, "read", lambda: results)
+    figures.main()
     drawn = {path.stem.removeprefix("results_") for path in tmp_path.glob("results_*")}
-    assert drawn == {"maps", "curves_cub200", "nearest_cub200", "rank_transfer", "weights"}
+    assert drawn == {"maps", "curves", "nearest_cub200", "tsne_cub200", "rank_transfer", "weights"}
+
+
+def test_curves_measure_pairs_of_vectors_as_they_are(bench):
+    """The loss of two vectors of each class, and the share of first vectors whose second is the nearest."""
+    x = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [3.0, 1.0]])  # the second of class 5 looks like class 3
+    loss, accuracy = bench("figure_runs")._pair_metrics(x, torch.tensor([3, 5, 3, 5]))
+    terms = [math.log(1 + math.exp(2.0 * 3.0 - 2.0 * 1.0)), math.log(1 + math.exp(0.0 - 1.0))]
+    assert loss == pytest.approx(sum(terms) / 2)
+    assert accuracy == 0.5
 
 
 def test_weights_of_pairs_are_those_of_similarities(bench):
