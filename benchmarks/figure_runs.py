@@ -170,7 +170,7 @@ def arrange(folder: Path, dataset: str) -> None:
 
 def _store(job: Job, **found: Any) -> None:
     """Write the result of a run."""
-    about = {"kind": job.kind, "dataset": job.dataset, "method": job.method, "command": job.command()}
+    about: dict[str, Any] = {"kind": job.kind, "dataset": job.dataset, "method": job.method, "command": job.command()}
     about |= {"options": dict(job.options), "device": common.machine(), "versions": common.versions()}
     write(RESULTS / f"{job.name}.json", {**about, **found})
 
