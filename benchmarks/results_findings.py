@@ -102,7 +102,9 @@ def protocol(results: Results) -> str:
         the same number of images. Each has a learning rate of its own, chosen in short runs with one seed on
         CUB-200-2011; on Cars196 it has the same multiple of the shared learning rate. All other options are shared.""",
         """**Test**: one centre crop of 224², once, after the last step. *Flip test* averages the vectors of an image
-        and of its mirror image; no paper does that, so it has a column of its own.""",
+        and of its mirror image; no paper does that, so it has a column of its own. *Printed* is Recall@1 in the papers'
+        tables, of their own networks, in 512 dimensions unless it says so; `tuplet.training.published` names the paper
+        and the network of each number.""",
         """**Images** were read from copies that had been resized to 256 × 256 (WebP); their original width and height
         are known, and crops have the true proportions. The papers had the originals, most of them 500 pixels wide in
         CUB-200-2011 and half of them 640 or more in Cars196; where the best recipe has more pixels than 256, they are

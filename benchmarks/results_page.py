@@ -103,7 +103,7 @@ def _table(dataset: str, results: Results) -> str:
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
-    head = ["method", *_COLUMNS.values(), "flip test R@1", "seeds", "R@1 in the papers"]
+    head = ["method", "R@1", "printed", *list(_COLUMNS.values())[1:], "flip test R@1", "seeds"]
     return "\n".join([common.table(head, found), *_far_below(dataset, results)])
 
 
@@ -131,16 +131,20 @@ def _current(run: Result, results: Results) -> bool:
 def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
-        return [title, "diverged", *["–"] * len(_COLUMNS), str(len(runs)), printed]
-    cells = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
+        return [title, "diverged", printed, *["–"] * len(_COLUMNS), str(len(runs))]
+    first, *others = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
     flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
-    return [title, *cells, flipped, str(len(runs)), printed]
+    return [title, first, printed, *others, flipped, str(len(runs))]
 
 
 def _printed(dataset: str, method: str) -> str:
+    """Return Recall@1 as the papers print it, the highest first; in 512 dimensions unless it says so."""
+    by_dim: dict[int, list[float]] = {}
+    for row in published(dataset, method):
+        by_dim.setdefault(row.dim, []).append(100 * row.metrics["recall_at_1"])
     return "; ".join(
-        f"{100 * row.metrics['recall_at_1']:.4g} ({row.paper}, {row.network}, {row.dim})"
-        for row in published(dataset, method)
+        ("" if dim == 512 else f"{dim}-d: ") + ", ".join(f"{value:.1f}" for value in sorted(values, reverse=True))
+        for dim, values in sorted(by_dim.items(), key=lambda pair: (pair[0] != 512, -pair[0]))
     )
 
 
