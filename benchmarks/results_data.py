@@ -56,10 +56,10 @@ def mean_recalls(dataset: str, results: Results) -> dict[str, float]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return a mean in per cent, with its standard deviation if there are several values; no line breaks after ±.
+    r"""Return a mean in per cent, with its standard deviation if there are several values; no line breaks after ±.
 
     >>> spread([0.5]), spread([0.5, 0.52])
-    ('50.0', '51.0 ±\\xa01.4')
+    ('50.0', '51.0 ±\xa01.4')
     """
     mean = f"{100 * fmean(values):.1f}"
     return mean if len(values) == 1 else f"{mean} ±\xa0{100 * stdev(values):.1f}"
