@@ -44,6 +44,15 @@ def test_imports_only_from_rooms_before(path):
         assert ROOMS.index(other) <= ROOMS.index(room), f"{path} imports {other}, which comes after {room}"
 
 
+def test_no_two_classes_share_a_name():
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
 def test_the_path_of_a_training_run_names_what_exists():
     text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
     lines = re.findall(r"^ {4,}([\w.]+) +(\w+)\.py ", text, re.MULTILINE)

@@ -43,7 +43,7 @@ def _unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> ConvUnit:
     return ConvUnit(inputs, outputs, kernel, stride, bias=True)
 
 
-class Block(nn.ModuleDict):
+class InceptionBlock(nn.ModuleDict):
     """The branches of one inception block, under the names that published files give them."""
 
     def __init__(self, inputs: int, widths: Widths, last: bool) -> None:
@@ -97,7 +97,7 @@ class BNInception(Backbone):
         self.channels = {}
         inputs = 192
         for name, widths in BLOCKS.items():
-            block = Block(inputs, widths, last=name == "inception_5b")
+            block = InceptionBlock(inputs, widths, last=name == "inception_5b")
             self.add_module(name, block)
             inputs = block.outputs
             if name in LEVEL_ENDS:

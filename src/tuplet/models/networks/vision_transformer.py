@@ -66,7 +66,7 @@ class Attention(nn.Module):
         return self.proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-class MLP(nn.Module):
+class FeedForward(nn.Module):
     """Two linear layers with an activation between them."""
 
     def __init__(self, width: int, hidden: int, activation: Activation) -> None:
@@ -92,7 +92,7 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and MLP, each normalised before and added to its input.
 
     In training, `drop_path` is the probability that an image skips one of the two (stochastic depth), and
@@ -107,7 +107,7 @@ class Block(nn.Module):
         self.attn = Attention(width, heads)
         self.ls1 = LayerScale(width) if layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = MLP(width, hidden, activation)
+        self.mlp = FeedForward(width, hidden, activation)
         self.ls2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path, self.recompute = 0.0, False
 
@@ -223,7 +223,9 @@ class VisionTransformer(Backbone):
         super().__init__()
         self.stem = Stem(size, patch, width, registers, pre_norm, eps)
         hidden = hidden or 4 * width
-        self.blocks = nn.Sequential(*(Block(width, heads, hidden, activation, layer_scale, eps) for _ in range(depth)))
+        self.blocks = nn.Sequential(
+            *(TransformerBlock(width, heads, hidden, activation, layer_scale, eps) for _ in range(depth))
+        )
         self.norm = nn.LayerNorm(width, eps=eps)
         self.projection = nn.Identity() if projection is None else nn.Linear(width, projection, bias=False)
         self.registers, self.depth, self.preprocessing = registers, depth, preprocessing.at(size)
@@ -252,13 +254,13 @@ class VisionTransformer(Backbone):
     def set_drop_path(self, rate: float) -> None:
         """Set stochastic depth: an image skips block i of n, counted from 0, with probability rate · i / (n − 1)."""
         for i, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
+            assert isinstance(block, TransformerBlock)
             block.drop_path = rate * i / max(1, len(self.blocks) - 1)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Keep only the tokens between blocks for the backward pass, which computes the rest again."""
         for block in self.blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, TransformerBlock)
             block.recompute = enable
 
     def translate(self, state: State) -> State:
