@@ -6,7 +6,8 @@ from typing import Any
 
 import common
 import protocols
-from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, TARGETS, row_title
+from hyperparameter_space import SYSTEM_LRS_LIKE
+from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
 from results_data import Result, Results, choice, mean_recalls, read, recalls, rows, spread
 from results_findings import causes, findings, paragraph, protocol
 from runs import as_json
@@ -115,6 +116,8 @@ def _far_below(dataset: str, results: Results) -> list[str]:
         if found < lowest - _FAR and method not in TARGETS:
             chooser = FAMILIES[METHODS[method].family]
             options = "its own options" if chooser == method else f"options of {METHODS[chooser].title}"
+            if method in SYSTEMS and (like := SYSTEM_LRS_LIKE.get(dataset)):
+                options = f"learning rate after {DATASETS[like].title}"
             listed.append(f"{METHODS[method].title} (by {100 * (lowest - found):.1f}; {options})")
     return ["", f"More than {100 * _FAR:g} points below the papers: {', '.join(listed)}."] if listed else []
 
