@@ -42,6 +42,7 @@ augmentation was chosen by them.
 from typing import NamedTuple
 
 from hyperparameter_search import Coordinate, Options, Ordered
+from methods import LITE_NETWORKS
 
 #: Options of every trial.
 VALIDATION = {"validation": 0.33, "validation_from": 0.33, "test_on": "validation", "seed": 0}
@@ -169,6 +170,10 @@ class RecipeSpace(NamedTuple):
     alternatives: tuple[Options, ...] = ()
     finalists: int = 1
 
+    def candidates(self) -> list[Options]:
+        """Return the options of every candidate, the start first."""
+        return [self.start, *({**self.start, **alternative} for alternative in self.alternatives)]
+
 
 #: A small transformer of the DINOv2 family. Sizes are multiples of its patch of 14 pixels.
 _VIT = {
@@ -210,3 +215,22 @@ VIT = {
     ),
     "glyphs": RecipeSpace({"steps": 3, "lr": 1e-3}, ({"lr": 3e-3},)),
 }
+#: Small networks, with the pixels and the steps of the best recipe of a ResNet-50.
+_LITE = {
+    **LITE_NETWORKS["lite0"],
+    "freeze_to": None,
+    "head_lr_scale": 1.0,
+    "head_steps": 100,
+    **_POOLING[0],
+    **_ALL_LARGER,
+}
+_LITE_LRS = ({"lr": 1e-4}, {"lr": 1e-3})
+LITE = {
+    "cub200": RecipeSpace({**_LITE, "steps": 400, "lr": 3e-4, "augment.area": [0.25, 1.0]}, _LITE_LRS),
+    "cars196": RecipeSpace(
+        {**_LITE, "steps": 1200, "lr": 3e-4, "augment.area": [0.08, 1.0], **_COLOR[0], **_EMA[0]}, _LITE_LRS
+    ),
+    "glyphs": RecipeSpace({"steps": 3, "lr": 1e-3}),
+}
+#: Where else recipes are measured, and the dataset on which they were chosen.
+TRANSFERS = {"cub200": "cars196", "cars196": "cub200", "omniglot": "cub200"}

@@ -48,12 +48,14 @@ _CONVNET = {
 DATASETS = {
     "cub200": Benchmark("CUB-200-2011", "$TUPLET_DATA/cub200.csv", _RESNET50, trial_steps=400),
     "cars196": Benchmark("Cars196", "$TUPLET_DATA/cars196.csv", _RESNET50, trial_steps=400),
+    # Handwritten characters, for recipes that were chosen on photographs.
+    "omniglot": Benchmark("Omniglot", "$TUPLET_DATA/omniglot", _RESNET50, trial_steps=400),
     # Drawn characters: the whole protocol in minutes, to try it out.
     "glyphs": Benchmark("drawn glyphs", "glyphs", _CONVNET, trial_steps=3, levels="H"),
 }
-#: What `tuplet train` opens; the last two are for figures.
+#: What `tuplet train` opens; Fashion-MNIST is for figures.
 SOURCES = {name: dataset.source for name, dataset in DATASETS.items()}
-SOURCES |= {"fashion_mnist": "$TUPLET_DATA/fashion-mnist", "omniglot": "$TUPLET_DATA/omniglot"}
+SOURCES |= {"fashion_mnist": "$TUPLET_DATA/fashion-mnist"}
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,18 @@ METHODS = {
 #: The systems that the papers compare with.
 SYSTEMS = tuple(list(METHODS)[list(METHODS).index("pddm") :])
 
+#: Small networks that share a recipe, which the first of them chooses.
+LITE_NETWORKS = {
+    f"lite{n}": {"model": f"efficientnet_lite{n}", "weights": f"efficientnet_lite{n}_imagenet"} for n in range(3)
+}
 #: The rows with any loss and any number of pixels, one for each network.
-RECIPE_ROWS = {"best": "the best recipe, ResNet-50", "vit": "the best recipe, ViT-S/14"}
+RECIPE_ROWS = {
+    "best": "the best recipe, ResNet-50",
+    "vit": "the best recipe, ViT-S/14",
+    **{f"lite{n}": f"EfficientNet-Lite{n}" for n in range(3)},
+}
+#: The recipe of each such row.
+RECIPES = {"best": "best", "vit": "vit", **dict.fromkeys(LITE_NETWORKS, "lite")}
 
 
 def row_title(row: str) -> str:
@@ -353,7 +365,7 @@ ABLATIONS = {
 
 _AS_IT_IS: dict[str, Mapping[str, Any]] = {"as in the table": {}}
 _MORE_PIXELS = {"size": 384, "resize": 416, "augment": {"area": [0.25, 1.0], "size": 288}}
-_LITE0 = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet", "freeze_to": None}
+_LITE0 = {**LITE_NETWORKS["lite0"], "freeze_to": None}
 _VIT = {
     "model": "vit_small_patch14_dinov2",
     "weights": "vit_small_patch14_dinov2_focus",
@@ -413,6 +425,17 @@ CAUSES = {
             "all pairs": {"loss_options": {"mining": None}},
             "semi-hard": {"loss_options": {"mining": "semi_hard"}},
             "head at 1 × lr": {"head_lr_scale": 1.0},
+        },
+        datasets=("cars196",),
+    ),
+    "hdc_limit": Ablation(
+        "HDC: its hidden layers or the learning rate?",
+        "hdc",
+        {
+            **_AS_IT_IS,
+            "no hidden layers": {"model_options": {"part_weights": [1, 2, 3]}},
+            "a tenth of the lr": {"lr": 1e-5},
+            "a tenth of the lr, head at 10 ×": {"lr": 1e-5, "head_lr_scale": 10.0},
         },
         datasets=("cars196",),
     ),

@@ -19,6 +19,9 @@ Stages, in the order in which they are needed:
     search_systems  choose the learning rates of the systems that the papers compare with (systems_*.json)
     8            those systems, seed 0
     9            why some rows are below their papers' numbers
+    search_lite  choose the recipe of small networks (lite_*.json)
+    10           that recipe with each of them
+    11           recipes on data that they were not chosen on; the only stage of omniglot
 
 Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts
 after --limit-seconds; the same command continues where it stopped. Several processes with the same --out share the
@@ -39,14 +42,14 @@ import torch
 
 import hyperparameter_space as space
 from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
-from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, SEEDS, SYSTEMS, TARGETS
+from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, LITE_NETWORKS, METHODS, RECIPES, SEEDS, SYSTEMS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 
 DEFAULTS = {option.name: option.default for option in describe_options()}
 STAGES = (
     *("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7"),
-    *("search_systems", "8", "9"),
+    *("search_systems", "8", "9", "search_lite", "10", "11"),
 )
 
 
@@ -190,12 +193,15 @@ def search_best(dataset: str, runner: Runner) -> dict[str, Any]:
     return current.save("best", shared=best)
 
 
-def search_vit(dataset: str, runner: Runner) -> dict[str, Any]:
-    """Choose the recipe with a vision transformer: the best candidates are compared over three seeds."""
-    current, about = Search(dataset, runner), space.VIT[dataset]
-    candidates = [about.start, *({**about.start, **alternative} for alternative in about.alternatives)]
-    best = current.best_over_seeds("proxy_anchor", candidates, about.finalists) or about.start
-    return current.save("vit", shared={"method": "proxy_anchor", **best})
+def search_recipe(dataset: str, runner: Runner, name: str, spaces: Mapping[str, space.RecipeSpace]) -> dict[str, Any]:
+    """Choose a recipe with Proxy-Anchor: all candidates side by side, then the best ones over three seeds."""
+    current, candidates = Search(dataset, runner), spaces[dataset].candidates()
+    best = current.best_over_seeds("proxy_anchor", candidates, spaces[dataset].finalists) or candidates[0]
+    return current.save(name, shared={"method": "proxy_anchor", **best})
+
+
+search_vit = partial(search_recipe, name="vit", spaces=space.VIT)
+search_lite = partial(search_recipe, name="lite", spaces=space.LITE)
 
 
 def search_systems(dataset: str, runner: Runner) -> dict[str, Any]:
@@ -238,6 +244,7 @@ SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
     "search_best": search_best,
     "search_vit": search_vit,
     "search_systems": search_systems,
+    "search_lite": search_lite,
 }
 
 
@@ -252,10 +259,16 @@ def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any]) -> Job:
 
 def recipe_row(dataset: str, name: str, seed: int, best: Mapping[str, Any]) -> Job:
     """Return a run of a recipe (`methods.RECIPE_ROWS`)."""
-    shared = dict(best["shared"])
+    shared = {**best["shared"], **LITE_NETWORKS.get(name, {})}
     method = shared.pop("method")
     job = row(dataset, method, seed, {"shared": shared, "per_family": {}})
     return replace(job, name=f"row_{dataset}_{name}_{seed}", kind=name)
+
+
+def transfer(dataset: str, name: str, origin: str, best: Mapping[str, Any]) -> Job:
+    """Return a run of a recipe that was chosen on another dataset, its origin."""
+    job, facts = recipe_row(dataset, name, SEEDS[0], best), {"recipe": name, "origin": origin}
+    return replace(job, name=f"transfer_{dataset}_{name}_{origin}", kind="transfer", facts={**job.facts, **facts})
 
 
 def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
@@ -295,9 +308,16 @@ def _evaluate_at_end(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
     """Return the jobs of a stage that the dataset's network has the levels for, the most important first."""
-    if name in ("5", "7"):
-        recipe = "best" if name == "5" else "vit"
-        return [recipe_row(dataset, recipe, seed, chosen(dataset, runner, recipe)) for seed in SEEDS]
+    if name == "11":
+        origin = space.TRANSFERS.get(dataset)
+        return [transfer(dataset, each, origin, chosen(origin, runner, each)) for each in ("best", "vit") if origin]
+    if name in ("5", "7", "10"):
+        recipes, seeds = {"5": (["best"], SEEDS), "7": (["vit"], SEEDS), "10": (list(LITE_NETWORKS), SEEDS[:1])}[name]
+        return [
+            recipe_row(dataset, recipe, seed, chosen(dataset, runner, RECIPES[recipe]))
+            for recipe in recipes
+            for seed in seeds
+        ]
     choice = chosen(dataset, runner)
     if name in "49":
         jobs = [

@@ -60,13 +60,14 @@ class ChosenOptions:
         for dataset in ("cub200", "cars196", "glyphs"):
             best = {"shared": {"method": "nra", **CHOICE["shared"], "steps": 4}}
             (folder / f"chosen_{dataset}.json").write_text(json.dumps(CHOICE))
-            for name in ("best", "vit"):
+            for name in ("best", "vit", "lite"):
                 (folder / f"{name}_{dataset}.json").write_text(json.dumps(best))
             (folder / f"systems_{dataset}.json").write_text(json.dumps({"per_family": {"htl": {"lr": 2e-3}}}))
 
 
 def jobs(protocols, dataset, folder):
-    return [job for name in "123456789" for job in protocols.stage(name, dataset, ChosenOptions(folder))]
+    stages = [name for name in protocols.STAGES if name not in protocols.SEARCHES]
+    return [job for name in stages for job in protocols.stage(name, dataset, ChosenOptions(folder))]
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
