@@ -45,7 +45,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/data.py
 
-## make results write docs/results.md from benchmarks/results
+## make results write docs/results*.md from benchmarks/results
 results: .venv/ready
 	$(BIN)/python benchmarks/results_page.py
 

@@ -1,4 +1,4 @@
-"""Measure what the figures of docs/results.md show, on a CPU in minutes; figures.py draws them.
+"""Measure what the figures of docs/results_details.md show, on a CPU in minutes; figures.py draws them.
 
     python benchmarks/figure_runs.py --maps fashion-mnist-folder
     python benchmarks/figure_runs.py --curves omniglot-folder

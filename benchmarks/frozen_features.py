@@ -5,7 +5,7 @@
 Each network embeds the images of CUB-200-2011 and Cars196 once. A linear layer of 512 outputs then learns from all
 training vectors at once: the exact loss of every pair of the training set, in each step. Loss, learning rate and number
 of steps are chosen on the middle third of the training classes over three seeds; the test classes are measured once. A
-run writes benchmarks/results/frozen_features.json and the table of docs/results.md (`make results`).
+run writes benchmarks/results/frozen_features.json and the table of docs/results_details.md (`make results`).
 """
 
 import argparse

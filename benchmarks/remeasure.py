@@ -4,7 +4,7 @@
 
 Each row has the options of its stored result and seed 0. Several processes with the same --out share the work, the
 longest rows first. Results are written to --out as they are measured, so the same command continues where it stopped;
-remeasured.json there holds the table, which docs/results.md shows once the file is copied to benchmarks/results
+remeasured.json there holds the table, which docs/results_details.md shows once the file is copied to benchmarks/results
 (`make results`).
 """
 

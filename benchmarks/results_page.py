@@ -1,4 +1,4 @@
-"""Write docs/results.md from the files in benchmarks/results (`make results`)."""
+"""Write docs/results.md and docs/results_details.md from the files in benchmarks/results (`make results`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -8,13 +8,13 @@ import common
 import protocols
 from hyperparameter_space import SYSTEM_LRS_LIKE
 from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
-from results_data import Result, Results, choice, mean_recalls, read, recalls, rows, spread
+from results_data import Result, Results, choice, mean_recalls, read, rows, spread
 from results_findings import causes, findings, paragraph, protocol
 from runs import as_json
 from tuplet.training import published
 
-PAGE = common.ROOT / "docs" / "results.md"
-IMAGES = common.ROOT / "docs" / "images"
+DOCS = common.ROOT / "docs"
+IMAGES = DOCS / "images"
 MEASURED = ("cub200", "cars196")
 _COLUMNS = {"recall_at_1": "R@1", "recall_at_2": "R@2", "recall_at_4": "R@4", "recall_at_8": "R@8"}
 _COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
@@ -22,85 +22,93 @@ _COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
 _FAR = 0.05
 
 
-def render(results: Results) -> str:
-    """Return the page."""
-    parts = [findings(MEASURED, results), _main_rows(results), protocol(results)]
+def render(results: Results) -> dict[str, str]:
+    """Return the pages by the names of their files: findings with one table of all methods, and all details."""
+    summary = [findings(MEASURED, results), _summary(results), _commands(results)]
+    details = [protocol(results), _remeasured(results)]
     for dataset in MEASURED:
-        parts += [f"## {DATASETS[dataset].title}\n", _table(dataset, results)]
-    parts += [
+        details += [f"## {DATASETS[dataset].title}\n", _table(dataset, results)]
+    details += [
         _frozen(results),
         _chosen(results),
         _ablations(results),
         _causes(results),
         _figures(results),
         _missing(results),
-        _commands(results),
     ]
-    return "\n".join(part.rstrip() + "\n" for part in parts if part)
+    pages = {"results.md": summary, "results_details.md": details}
+    return {name: "\n".join(part.rstrip() + "\n" for part in parts if part) for name, parts in pages.items()}
 
 
 # Tables
 
 
-def _main_rows(results: Results) -> str:
-    about = """Recall@1, with the difference from the number that the method's paper prints. The best recipes, with any
-        loss and any number of pixels, are compared with the highest numbers that we know to be printed for such a
-        network: ProxyNCA++ (72.2, 2,048 dimensions) and AVSL (91.5, a learned similarity) for ResNet-50, VPTSP-G (86.6)
-        and HIER (91.3) for ViT-S. Those used other weights and the original images, and some chose their checkpoint by
-        test scores."""
-    lines = ["## The main rows", "", paragraph(about), ""]
+def _summary(results: Results) -> str:
+    about = """Recall@1 and MAP@R. *Printed* is the highest Recall@1 of the papers' tables, in 512 dimensions unless it
+        says so, of their own networks (GoogLeNet or BN-Inception), so it tells where a method stood, not which network
+        is better. The best recipes, with any loss and any number of pixels, stand beside the highest numbers that we
+        know to be printed for such a network: ProxyNCA++ (72.2, 2,048 dimensions) and AVSL (91.5, a learned similarity)
+        for ResNet-50, VPTSP-G (86.6) and HIER (91.3) for ViT-S. Those used other weights and the original images, and
+        some chose their checkpoint by test scores. † has an earlier choice of options.
+        [Results in detail](results_details.md) has the protocol, all metrics, the options, and why some rows are below
+        their papers."""
     found = []
-    for method, aims in TARGETS.items():
+    for method in (*METHODS, *RECIPE_ROWS):
+        runs = {dataset: rows(dataset, method, results) for dataset in MEASURED}
         title = f"**{row_title(method)}**" if method in RECIPE_ROWS else row_title(method)
-        cells = [_with_difference(aims.get(dataset), rows(dataset, method, results)) for dataset in MEASURED]
-        found.append([title, *cells])
-    table = common.table(["method", *(DATASETS[dataset].title for dataset in MEASURED)], found)
-    return "\n".join([*lines, table, *_remeasured(results)])
+        if any(runs.values()):
+            found.append([title, *(cell for each in runs.items() for cell in _summary_cells(method, *each, results))])
+    head = [f"{name}, {DATASETS[dataset].title}" for dataset in MEASURED for name in ("R@1", "printed", "MAP@R")]
+    return "\n".join(["## All methods", "", paragraph(about), "", common.table(["method", *head], found)])
 
 
-def _remeasured(results: Results) -> list[str]:
+def _summary_cells(method: str, dataset: str, runs: Sequence[Result], results: Results) -> list[str]:
+    """Return Recall@1, the highest printed number, and MAP@R."""
+    good = [run["metrics"] for run in runs if "metrics" in run]
+    if method in RECIPE_ROWS:
+        aim = TARGETS.get(method, {}).get(dataset)
+        printed = "" if aim is None else f"{aim:.1f}"
+    else:
+        best = max(
+            published(dataset, method), key=lambda row: (row.dim == 512, row.metrics["recall_at_1"]), default=None
+        )
+        dim = "" if best is None or best.dim == 512 else f" ({best.dim:,}-d)"
+        printed = "" if best is None else f"{100 * best.metrics['recall_at_1']:.1f}{dim}"
+    if not good:
+        return ["diverged" if runs else "–", printed, "–"]
+    recall, precision = (spread([metrics[name] for metrics in good]) for name in ("recall_at_1", "map_at_r"))
+    return [recall + _mark(runs, results), printed, precision]
+
+
+def _remeasured(results: Results) -> str:
     """Say how rows that were measured again differ (remeasured.json, by benchmarks/remeasure.py)."""
     if "remeasured" not in results:
-        return []
+        return ""
     again = results["remeasured"]["rows"]
     differences = [100 * (row["new"] - row["old"]) for row in again]
     repeats: dict[tuple[str, str], list[float]] = {}
     for row in again:
         repeats.setdefault((row["dataset"], row["row"]), []).append(100 * row["new"])
-    names = "; ".join(
-        f"{DATASETS[dataset].title}: " + ", ".join(row_title(row) for each, row in repeats if each == dataset)
+    counts = " and ".join(
+        f"{sum(each == dataset for each, _ in repeats)} on {DATASETS[dataset].title}"
         for dataset in dict.fromkeys(dataset for dataset, _ in repeats)
     )
     lowest = f"{min(differences):+.1f}".replace("-", "−")
-    text = f"""{len(repeats)} rows were measured again with seed 0 ({names}) after test images came to be resized with
+    text = f"""{len(repeats)} rows were measured again with seed 0 ({counts}) after test images came to be resized with
         antialiasing, as `tuplet embed` and `tuplet index` do: in {len(again)} runs Recall@1 moved by
         {fmean(differences):+.2f} points on average, from {lowest} to {max(differences):+.1f}. The tables
         show the first measurement."""
     if apart := [max(values) - min(values) for values in repeats.values() if len(values) > 1]:
         text += f""" Two later runs of one row with the same seed differ by up to {max(apart):.1f} points, more than
             the ± over seeds suggests."""
-    return ["", paragraph(text)]
-
-
-def _with_difference(aim: float | None, runs: Sequence[Result]) -> str:
-    """Return Recall@1 and its difference from a number in per cent.
-
-    >>> _with_difference(51.0, [{"metrics": {"recall_at_1": 0.508}}])
-    '50.8 (−0.2)'
-    """
-    found = recalls(runs)
-    if not found:
-        return "diverged" if runs else "–"
-    difference = "" if aim is None else f" ({100 * fmean(found) - aim:+.1f})".replace("-", "−")
-    return spread(found) + difference
+    return paragraph(text)
 
 
 def _table(dataset: str, results: Results) -> str:
     found = []
     for method, about in METHODS.items():
         if runs := rows(dataset, method, results):
-            mark = " †" if any(not _current(run, results) for run in runs) else ""
-            found.append(_row(about.title + mark, runs, _printed(dataset, method)))
+            found.append(_row(about.title + _mark(runs, results), runs, _printed(dataset, method)))
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
@@ -122,13 +130,16 @@ def _far_below(dataset: str, results: Results) -> list[str]:
     return ["", f"More than {100 * _FAR:g} points below the papers: {', '.join(listed)}."] if listed else []
 
 
-def _current(run: Result, results: Results) -> bool:
-    """Return whether a run has the options that are chosen now."""
-    chosen = choice(run["dataset"], results)
-    if chosen is None:
-        return False
-    planned = as_json(protocols.row(run["dataset"], run["method"], run["seed"], chosen).options)
-    return run["options"] == planned
+def _mark(runs: Sequence[Result], results: Results) -> str:
+    """Return a mark for the runs of a method if one of them has other options than those that are chosen now."""
+
+    def current(run: Result) -> bool:
+        chosen = choice(run["dataset"], results)
+        if chosen is None:
+            return False
+        return run["options"] == as_json(protocols.row(run["dataset"], run["method"], run["seed"], chosen).options)
+
+    return "" if all(run["kind"] in RECIPE_ROWS or current(run) for run in runs) else " †"
 
 
 def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
@@ -282,7 +293,7 @@ def _missing(results: Results) -> str:
 
 
 def _commands(results: Results) -> str:
-    examples = [run for dataset in MEASURED for run in rows(dataset, "raw_vthm", results)[:1]]
+    examples = rows(MEASURED[0], "raw_vthm", results)[:1]
     examples += [run for name in RECIPE_ROWS for dataset in MEASURED for run in rows(dataset, name, results)[:1]]
     lines = [
         "## Repeat a run",
@@ -305,4 +316,5 @@ def _commands(results: Results) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(read()))
+    for name, text in render(read()).items():
+        (DOCS / name).write_text(text)

@@ -1,4 +1,4 @@
-"""docs/results.md is generated from the stored runs, and the stored runs follow the protocol."""
+"""The pages of results are generated from the stored runs, and the stored runs follow the protocol."""
 
 import doctest
 import json
@@ -41,13 +41,14 @@ def bench(monkeypatch):
     return import_module
 
 
-def test_page_is_current(bench):
+def test_pages_are_current(bench):
     page = bench("results_page")
-    assert page.PAGE.read_text() == page.render(bench("results_data").read()), "run make results"
+    for name, text in page.render(bench("results_data").read()).items():
+        assert (page.DOCS / name).read_text() == text, "run make results"
 
 
 def test_doctests_of_the_benchmarks(bench):
-    for name in ("hyperparameter_search", "protocols", "results_data", "results_page", "common"):
+    for name in ("hyperparameter_search", "protocols", "results_data", "common"):
         assert doctest.testmod(bench(name)).attempted
         assert not doctest.testmod(bench(name)).failed
 
@@ -183,7 +184,7 @@ class TestSearch:
         runner.measure(protocols.stage("1", "glyphs", runner))
         assert len(ran) == before
         monkeypatch.setattr(page, "MEASURED", ("glyphs",))
-        text = page.render(bench("results_data").read(tmp_path))
+        text = "".join(page.render(bench("results_data").read(tmp_path)).values())
         assert "| RAW+VTHM | " in text
         assert "The search is not complete" not in text
         assert "60 × 2" in text
@@ -200,7 +201,9 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     assert "step" in trial["error"]
     assert "metrics" not in trial
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
-    assert "| N-pair-mc † | diverged |" in page.render(bench("results_data").read(tmp_path))
+    pages = page.render(bench("results_data").read(tmp_path))
+    assert "| N-pair-mc | diverged |" in pages["results.md"]
+    assert "| N-pair-mc † | diverged |" in pages["results_details.md"]
 
 
 def test_other_options_are_another_run(bench, tmp_path):
@@ -280,7 +283,7 @@ def test_remeasured_rows_stand_beside_the_stored_ones(bench, tmp_path):
     assert "+0.20 |" in text
     assert "R@1 of 2 rows: mean difference +0.20, mean absolute difference 0.20 points." in text
     results = {**bench("results_data").read(), "remeasured": json.loads((tmp_path / "remeasured.json").read_text())}
-    assert "2 rows were measured again with seed 0" in page.render(results)
+    assert "2 rows were measured again with seed 0" in page.render(results)["results_details.md"]
 
 
 def test_figures_are_drawn_from_the_runs(bench, tmp_path, monkeypatch):

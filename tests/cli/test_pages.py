@@ -22,7 +22,7 @@ from tuplet.training import RECIPES
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 #: The commands of these pages repeat measurements, which takes hours.
-MEASURED = ("performance.md", "results.md")
+MEASURED = ("performance.md", "results.md", "results_details.md")
 #: What is added to commands that would take long.
 _STEPS = ("--steps", "2")
 SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "2", "--seeds", "1")}

@@ -57,7 +57,7 @@ def published(name: str | None, loss: str) -> list[Published]:
 
     Args:
         name: the benchmark, as `benchmark` names it; None has no rows.
-        loss: the name of a loss, of a recipe, or of a row in `docs/results.md`.
+        loss: the name of a loss, of a recipe, or of a row in `docs/results_details.md`.
 
     >>> [row.metrics["recall_at_1"] for row in published("cub200", "ranked_list")]
     [0.613, 0.574]
