@@ -58,7 +58,9 @@ def _summary(results: Results) -> str:
         title = f"**{row_title(method)}**" if method in RECIPE_ROWS else row_title(method)
         if any(runs.values()):
             found.append([title, *(cell for each in runs.items() for cell in _summary_cells(method, *each, results))])
-    head = [f"{name}, {DATASETS[dataset].title}" for dataset in MEASURED for name in ("R@1", "printed", "MAP@R")]
+    # Short names and dimensions without line breaks keep the table narrow.
+    short = [DATASETS[dataset].title.partition("-")[0] for dataset in MEASURED]
+    head = [f"{title}: {name}" for title in short for name in ("R@1", "printed", "MAP@R")]
     return "\n".join(["## All methods", "", paragraph(about), "", common.table(["method", *head], found)])
 
 
@@ -72,7 +74,7 @@ def _summary_cells(method: str, dataset: str, runs: Sequence[Result], results: R
         best = max(
             published(dataset, method), key=lambda row: (row.dim == 512, row.metrics["recall_at_1"]), default=None
         )
-        dim = "" if best is None or best.dim == 512 else f" ({best.dim:,}-d)"
+        dim = "" if best is None or best.dim == 512 else f" ({best.dim:,}\N{NON-BREAKING HYPHEN}d)"
         printed = "" if best is None else f"{100 * best.metrics['recall_at_1']:.1f}{dim}"
     if not good:
         return ["diverged" if runs else "–", printed, "–"]
