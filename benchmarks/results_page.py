@@ -1,6 +1,7 @@
 """Write docs/results.md and docs/results_details.md from the files in benchmarks/results (`make results`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from statistics import fmean
 from typing import Any
 
@@ -114,7 +115,9 @@ def _table(dataset: str, results: Results) -> str:
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
-    head = ["method", "R@1", "printed", *list(_COLUMNS.values())[1:], "flip test R@1", "seeds"]
+    head = ["method", "R@1", "printed", *list(_COLUMNS.values())[1:], "flip test R@1", "re-ranked R@1", "seeds"]
+    filled = [any(cells) for cells in zip(*found, strict=True)] or [True] * len(head)
+    head, *found = [[*compress(cells, filled)] for cells in (head, *found)]
     return "\n".join([common.table(head, found), *_far_below(dataset, results)])
 
 
@@ -147,10 +150,11 @@ def _mark(runs: Sequence[Result], results: Results) -> str:
 def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
-        return [title, "diverged", printed, *["–"] * len(_COLUMNS), str(len(runs))]
+        return [title, "diverged", printed, *["–"] * len(_COLUMNS), "", str(len(runs))]
     first, *others = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
     flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
-    return [title, first, printed, *others, flipped, str(len(runs))]
+    ranked = [metrics["reranked"]["recall_at_1"] for metrics in good if "reranked" in metrics]
+    return [title, first, printed, *others, flipped, spread(ranked) if ranked else "", str(len(runs))]
 
 
 def _printed(dataset: str, method: str) -> str:

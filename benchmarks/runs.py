@@ -20,11 +20,12 @@ from torch import Tensor
 import common
 import trials
 import tuplet
-from methods import DATASETS, MAPPED, NEAREST, SOURCES
+from methods import DATASETS, MAPPED, NEAREST, RECIPE_ROWS, SOURCES
 from tuplet import data
 from tuplet.atomic import lock, write_atomic
 from tuplet.cli.flags import flag, format_value
 from tuplet.data import Dataset
+from tuplet.evaluation import reranked_metrics
 
 RESULTS = common.ROOT / "benchmarks" / "results"
 
@@ -180,6 +181,8 @@ class Runner:
             metrics, saved = run.metrics, load_file(run.folder / "vectors.safetensors")
             del run
         gc.collect()
+        if job.kind in RECIPE_ROWS:
+            metrics["reranked"] = reranked_metrics(saved["embeddings"], saved["labels"], ks=(1,), device=self.device)
         trained = [event for event in events if event["event"] == "train"]
         rates = sorted(event["examples_per_second"] for event in trained)
         result |= {

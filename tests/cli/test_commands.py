@@ -78,6 +78,16 @@ def test_evaluating_other_data_with_intervals(folder, tmp_path):
     assert (found["queries"], found["metric"], found["bootstrap"]) == (18, "cosine", 50)
 
 
+def test_evaluating_with_re_ranked_results(folder):
+    table = succeeded(tuplet("evaluate", "run", "--rerank", cwd=folder))
+    assert re.search(r"^Recall@1, re-ranked +[\d.]+ %", table, re.MULTILINE)
+    assert re.search(r"^MAP@R, re-ranked +[\d.]+ %", table, re.MULTILINE)
+    found = json.loads(succeeded(tuplet("evaluate", "run", "--rerank", "--json", cwd=folder)))
+    vectors = load_file(folder / "run" / "vectors.safetensors")
+    expected = evaluation.reranked_metrics(vectors["embeddings"], vectors["labels"])
+    assert found["reranked"] == pytest.approx(expected)
+
+
 def test_all_formats_contain_the_same_embeddings(folder):
     done = typed("embed", "run", "photos/bee", "--out", "v/w.npy", cwd=folder)
     assert done.stderr == "tuplet: the folder v did not exist and was created\n"

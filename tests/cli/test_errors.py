@@ -123,6 +123,7 @@ def folder(tmp_path_factory):
         (("export", "moved"), "no longer at /nowhere/photos; name them: tuplet export moved DATA"),
         (("evaluate", "in memory"), "the data of in memory were in memory; name them: tuplet evaluate 'in memory'"),
         (("evaluate", "run", "one"), "the data have 1 class"),
+        (("evaluate", "run", "--rerank", "--metric", "dot"), "--rerank needs distances, which --metric dot has not"),
         (("evaluate", "run", "vectors.npz"), "convnet takes images and the data are feature vectors; give images"),
         (("evaluate", "of_vectors", "photos"), "mlp takes feature vectors and the data are images; give feature"),
         (("evaluate", "of_vectors", "narrow.npz"), "and this mlp takes (N, 8); give such vectors"),

@@ -24,6 +24,7 @@ def evaluate(
         Literal["euclidean", "cosine", "dot"], typer.Option(help="How to compare vectors.")
     ] = "euclidean",
     bootstrap: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples for 95 % intervals; 0 is none.")] = 0,
+    rerank: Annotated[bool, typer.Option("--rerank", help="Measure with re-ranked results too.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of k-means, verification and resampling.")] = 0,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -52,7 +53,7 @@ def evaluate(
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
     unreadable = settings.get("unreadable", "stop")
-    metrics = measure(embedder, chosen, recall_ks(opened), metric, bootstrap, seed, unreadable)
+    metrics = measure(embedder, chosen, recall_ks(opened), metric, bootstrap, rerank, seed, unreadable)
     if as_json:
         print(json.dumps(metrics, indent=2))
     else:

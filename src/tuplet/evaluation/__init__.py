@@ -13,6 +13,7 @@ from tuplet.evaluation.ndcg import ndcg_at_k, relevance
 from tuplet.evaluation.neighbors import Nearest, nearest
 from tuplet.evaluation.pairs import pair_scores, pair_verification, roc, tar_at_far
 from tuplet.evaluation.report import evaluate
+from tuplet.evaluation.reranking import rerank, reranked_metrics
 from tuplet.evaluation.retrieval import (
     map_at_r,
     mean_average_precision,
@@ -49,6 +50,8 @@ __all__ = [
     "recall_at_k",
     "recognition",
     "relevance",
+    "rerank",
+    "reranked_metrics",
     "roc",
     "tar_at_far",
     "verification",

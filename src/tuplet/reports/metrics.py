@@ -65,6 +65,10 @@ def describe_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[str, float, 
         title, meaning = _recall(k, value, queries)
         averaged = "with vectors averaged over the image and its mirror image"
         result[f"mirrored_recall_at_{k}"] = (f"{title}, mirrored", value, f"{meaning}, {averaged}")
+    if "reranked" in metrics:
+        reranked = describe_metrics({"queries": queries, **metrics["reranked"]})
+        for name, (title, value, meaning) in reranked.items():
+            result[f"reranked_{name}"] = (f"{title}, re-ranked", value, f"{meaning}, after re-ranking")
     return result
 
 

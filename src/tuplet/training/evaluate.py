@@ -43,6 +43,7 @@ def evaluate(
     on: Literal["test", "train", "all"] = "test",
     metric: str = "euclidean",
     bootstrap: int = 0,
+    rerank: bool = False,
     seed: int = 0,
     unreadable: Unreadable = "stop",
 ) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def evaluate(
         on: the split to measure on.
         metric: "euclidean", "cosine" or "dot".
         bootstrap: the number of resamples for 95 % intervals; 0 is none.
+        rerank: measure Recall@K and MAP@R after re-ranking too (`tuplet.evaluation.rerank`).
         seed: that of k-means, verification and resampling.
         unreadable: stop at an image that cannot be read, or skip it.
 
@@ -71,7 +73,9 @@ def evaluate(
     """
     embedder = embedder if isinstance(embedder, Embedder) else load(embedder)
     opened = data if isinstance(data, Dataset) else datasets.open(data)
-    return measure(embedder, choose_examples(opened, on), recall_ks(opened), metric, bootstrap, seed, unreadable)
+    return measure(
+        embedder, choose_examples(opened, on), recall_ks(opened), metric, bootstrap, rerank, seed, unreadable
+    )
 
 
 def choose_examples(data: Dataset, on: Literal["test", "train", "all"]) -> Dataset:
@@ -89,15 +93,18 @@ def measure(
     ks: Sequence[int],
     metric: str,
     bootstrap: int,
+    rerank: bool,
     seed: int,
     unreadable: Unreadable,
 ) -> dict[str, Any]:
     """Embed all examples of a dataset and compute every metric."""
+    if rerank and metric == "dot":
+        raise OptionError(f"{opt('rerank', True)} needs distances, which {opt('metric', 'dot')} has not", "use cosine")
     check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
     store = datasets.load(data, unreadable=unreadable, crop=crop)
     vectors = embed_store(embedder, store).float().cpu()
-    return all_metrics(vectors, store.data, ks, seed, metric=metric, bootstrap=bootstrap)
+    return all_metrics(vectors, store.data, ks, seed, metric, bootstrap, rerank)
 
 
 def embed_shared(
@@ -125,11 +132,19 @@ def map_at_r(vectors: Tensor, data: Dataset) -> float:
 
 
 def all_metrics(
-    vectors: Tensor, data: Dataset, ks: Sequence[int], seed: int, metric: str = "euclidean", bootstrap: int = 0
+    vectors: Tensor,
+    data: Dataset,
+    ks: Sequence[int],
+    seed: int,
+    metric: str = "euclidean",
+    bootstrap: int = 0,
+    rerank: bool = False,
 ) -> dict[str, Any]:
     """Return every metric, for the end of a run; those of levels, several labels and pairs where the data have them."""
     queries, labels, rest = queries_and_gallery(vectors, data)
     metrics = evaluation.evaluate(queries, labels, ks=ks, seed=seed, metric=metric, bootstrap=bootstrap, **rest)
+    if rerank:
+        metrics["reranked"] = evaluation.reranked_metrics(queries, labels, ks, metric=metric, **rest)
     if data.groups is not None:
         metrics["group"] = data.groups.name
     if data.label_sets is not None:
