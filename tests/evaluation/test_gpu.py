@@ -67,3 +67,13 @@ def test_planted_clusters_are_found_and_seeds_are_reproducible():
     assert ev.clustering(x, y, runs=2) == pytest.approx({"nmi": 1.0, "f1": 1.0, "ami": 1.0}, abs=0.01)
     noise = torch.randn(2000, 16, generator=generator).cuda()
     assert torch.equal(ev.kmeans(noise, 50, seeds=(3,)), ev.kmeans(noise, 50, seeds=(3,)))
+
+
+def test_re_ranked_results_equal_those_of_the_cpu():
+    x, y = clustered()
+    distinct = x + 1e-3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(2))  # equal ones may swap
+    expected, found = ev.rerank(distinct, k=50), ev.rerank(distinct.cuda(), k=50)
+    torch.testing.assert_close(found.scores.cpu(), expected.scores, rtol=1e-9, atol=1e-12)
+    split = {"gallery": distinct[400:], "gallery_labels": y[400:]}
+    expected_metrics = ev.reranked_metrics(distinct[:400], y[:400], **split)
+    assert ev.reranked_metrics(distinct[:400], y[:400], **split, device="cuda") == pytest.approx(expected_metrics)

@@ -103,7 +103,7 @@ def measure(
     check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
     store = datasets.load(data, unreadable=unreadable, crop=crop)
-    vectors = embed_store(embedder, store).float().cpu()
+    vectors = embed_store(embedder, store).float()
     return all_metrics(vectors, store.data, ks, seed, metric, bootstrap, rerank)
 
 
