@@ -122,9 +122,10 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     >>> embed_store(models.create("mlp", features=4, dim=2), store).shape
     torch.Size([4, 2])
     """
-    vectors: list[Tensor] = []
     device, prepared = embedder.device, embedder.preprocessing
     chosen = torch.arange(len(store)) if indices is None else torch.tensor(indices, dtype=torch.int64)
+    # Small tensors that outlive a batch would cut the heap of a CPU to pieces, so all vectors have one place.
+    vectors, start = torch.empty(len(chosen), embedder.width, device=device), 0
     with evaluating(embedder), torch.inference_mode():
         chunked = chosen.split(CHUNK)
         for batch in track(batches(store, map(Tensor.tolist, chunked), device), "embedding", total=len(chunked)):
@@ -132,9 +133,10 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
             if prepared is not None and store.crop != prepared.crop:
                 aspects = batch.aspects
                 values = views(values, prepared.size, prepared.resize, prepared.resize_mode, aspects)[:, 0]
-            parts = (values.flip(-1) if flip else values).split(images_at_once(device, values.shape[1:], CHUNK))
-            vectors += map(embedder, parts)
-    return torch.cat(vectors) if vectors else torch.empty(0, embedder.width, device=device)
+            for part in (values.flip(-1) if flip else values).split(images_at_once(device, values.shape[1:], CHUNK)):
+                vectors[start : start + len(part)] = embedder(part)
+                start += len(part)
+    return vectors
 
 
 @contextmanager
