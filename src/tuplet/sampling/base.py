@@ -66,13 +66,11 @@ class ClassSampler(Sampler[list[int]]):
             )
         labels = label_array(labels)
         # Of several labels of an example, (N, L), −1 is none; it is a member of all its classes.
-        rows = np.arange(labels.size) // (labels.size // len(labels))
-        each = np.stack([labels.reshape(-1), rows], 1)
-        if labels.ndim == 2:
-            each = np.unique(each[each[:, 0] >= 0], axis=0)
-        values, classes = np.unique(each[:, 0], return_inverse=True)
-        order = each[:, 1][np.argsort(classes, kind="stable")]
-        members = np.split(order, np.cumsum(np.bincount(classes))[:-1])
+        given = labels >= 0 if labels.ndim == 2 else np.ones(len(labels), dtype=bool)
+        values, classes = np.unique(labels[given], return_inverse=True)
+        # In the order of classes, then of examples; an example that has a label twice counts once.
+        places = np.unique(classes * len(labels) + given.nonzero()[0])
+        members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
         self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
         self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
@@ -88,8 +86,9 @@ class ClassSampler(Sampler[list[int]]):
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or neither")
         if rank is not None and world_size is not None:
+            at_least(0, rank=rank)
             at_least(1, world_size=world_size)
-            if not 0 <= rank < world_size:
+            if rank >= world_size:
                 raise ValueError(f"rank is {rank} and world_size is {world_size}; ranks run from 0 to {world_size - 1}")
         self.seed = seed
         self.epoch = 0
