@@ -62,7 +62,7 @@ def test_gallery():
 def test_parts_and_comparisons_that_do_not_exist():
     with refused(ValueError, r"\(4, 2\)", "one width", "attention="):
         losses.ABELoss()([X, X[:, :2]], Y)
-    for parts in ([X.numpy()], X.tolist(), [X[0]], []):
+    for parts in ([X.numpy()], X.tolist(), [X[0]], [], [X, X[:3]]):
         with refused(ValueError, "parts", "list of tensors"):
             losses.ABELoss()(parts, Y)
     with refused(ValueError, "same is 'all'", "'any'", "function"):
@@ -153,6 +153,8 @@ def test_bad_result_of_a_rule(names, gives, words, monkeypatch):
 def test_options():
     with refused(ValueError, "block_rows", "0"):
         LOSS(X, Y, block_rows=0)
+    with refused(TypeError, "block_rows is 2.5", "integer"):
+        LOSS(X, Y, block_rows=2.5)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
@@ -165,6 +167,9 @@ def test_options():
         losses.HistogramLoss(1)
     with refused(ValueError, "margin is 28.6", "radians", "0.5 is 28.6 degrees"):
         losses.ArcFaceLoss(3, 4, margin=28.6)
+    for make in (losses.AngularLoss, losses.AngularHingeLoss, losses.NPairAngularLoss):
+        with refused(ValueError, "alpha is 95", "degrees", "below 90"):
+            make(alpha=95)
     for make in (losses.SupConLoss, losses.SmoothAPLoss):
         with refused(ValueError, "temperature is 0", "above 0"):
             make(temperature=0)

@@ -11,7 +11,7 @@ from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
 from tuplet.rows.masks import SAME, equal_labels
-from tuplet.sampling.base import BatchKind
+from tuplet.sampling.base import BatchKind, at_least
 from tuplet.sampling.class_tree import ClassTree
 
 #: The length of vectors: always unit, free, unit outside training only ("eval"), or any (None).
@@ -233,8 +233,8 @@ def view_of(
     check_labels: bool = False,
 ) -> View:
     """Check the arguments of a call of a loss, those of `RowLoss.forward`, and return its view."""
-    if block_rows is not None and block_rows < 1:
-        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
+    if block_rows is not None:
+        at_least(1, block_rows=block_rows)
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
