@@ -127,7 +127,7 @@ class RowLoss(nn.Module):
                 given, each process compares its queries with its own, and the value is that of all queries.
             same: function of a block of query labels and of the gallery labels that returns a boolean table (R, M) of
                 positives; the labels may then have any shape and type with a row for each vector. "any" is the function
-                for examples with several labels, (N, L) padded with −1: a positive shares any of them.
+                for examples with several labels, (N, L) padded with −1, or one, (N,): a positive shares any of them.
             block_rows: number of queries to work on at once; by default `tuplet.rows.default_block_rows` decides.
             max_per_class: the size of the largest class, which losses over positive pairs and triplets otherwise read
                 from the labels at the cost of one synchronisation; other losses ignore it.
