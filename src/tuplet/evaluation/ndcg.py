@@ -108,8 +108,7 @@ def ndcg_at_k(
 
     found = nearest(queries, members, k, metric=metric, wrong_first=match, hide=hide)
     discount = 1 / torch.arange(2, found.indices.shape[1] + 2, device=at).double().log2()
-    values = torch.zeros(queries.count, dtype=torch.float64)
-    defined = torch.zeros(queries.count, dtype=torch.int64)
+    dcg, best = [], []
     for rows in torch.arange(queries.count, device=at).split(max(1, for_device(TILE_ENTRIES, at) // len(theirs))):
         table = relevance(own[rows], theirs, hierarchy).double()
         if hide is not None:
@@ -118,8 +117,7 @@ def ndcg_at_k(
             hide_columns(table, rows[:, None])
         table.clamp_(min=0)
         gains = table.gather(1, found.indices[rows]).where(found.scores[rows] > -torch.inf, 0)
-        dcg = (gains * discount).sum(1)
-        best = (table.topk(found.indices.shape[1], 1).values * discount).sum(1)
-        values[rows.cpu()] = torch.where(best > 0, dcg / best.clamp(min=1e-300), 0).cpu()
-        defined[rows.cpu()] = (best > 0).long().cpu()
-    return mean_where_defined(values, defined, f"ndcg_at_{k}")
+        dcg.append((gains * discount).sum(1).cpu())
+        best.append((table.topk(found.indices.shape[1], 1).values * discount).sum(1).cpu())
+    ideal = torch.cat(best)
+    return mean_where_defined(torch.cat(dcg) / ideal, ideal, f"ndcg_at_{k}")

@@ -65,15 +65,10 @@ class ClassSampler(Sampler[list[int]]):
                 f"{type(labels).__name__} of shape {tuple(shape)}; give those of a dataset as dataset.labels"
             )
         labels = label_array(labels)
-        # Of several labels of an example, (N, L), −1 is none; it is a member of all its classes.
-        given = labels >= 0 if labels.ndim == 2 else np.ones(len(labels), dtype=bool)
-        values, classes = np.unique(labels[given], return_inverse=True)
-        # In the order of classes, then of examples; an example that has a label twice counts once.
-        places = np.unique(classes * len(labels) + given.nonzero()[0])
-        members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
-        self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
+        values, members = examples_by_class(labels)
+        self.left_out = [value for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
-        self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
+        self.member_labels = [value for value, own in zip(values, members, strict=True) if len(own) >= 2]
         if not self.members:
             raise ValueError(
                 f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"
@@ -165,6 +160,22 @@ class ClassSampler(Sampler[list[int]]):
                 f"the state is at batch {state['batch']}, but an epoch has {len(self)}; use the same arguments"
             )
         self.epoch, self._drawn, self._skip = state["epoch"], state["batch"], state["batch"]
+
+
+def examples_by_class(labels: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
+    """Return the labels that occur, in order, and the examples of each.
+
+    Of several labels of an example, (N, L), −1 is none; it belongs to all its classes.
+
+    >>> examples_by_class(np.array([[7, 3], [3, -1]]))
+    ([3, 7], [array([0, 1]), array([0])])
+    """
+    given = labels >= 0 if labels.ndim == 2 else np.ones(len(labels), dtype=bool)
+    values, classes = np.unique(labels[given], return_inverse=True)
+    # In the order of classes, then of examples; an example that has a label twice counts once.
+    places = np.unique(classes * len(labels) + given.nonzero()[0])
+    members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
+    return values.tolist(), members
 
 
 def at_least(least: int, **numbers: int) -> None:

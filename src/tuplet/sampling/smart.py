@@ -12,9 +12,9 @@ from tuplet.sampling.epoch import EpochPlan, EpochSampler
 
 #: Anchors whose distances to all examples are computed at once.
 _BLOCK = 256
-#: The hardness of the first two epochs, which the controller needs two of, and its limits: those that the authors draw.
+#: κ of the first two epochs, since a line needs two points, and the limits of κ.
 START, LEAST, MOST = (16.0, 4.0), 1.0, 64.0
-#: The share of mined triplets in the first two epochs: enough to steer by, as the authors say.
+#: The share of mined triplets in the first two epochs: enough to choose κ by, as the authors say.
 PROBED = 0.02
 
 
