@@ -175,8 +175,10 @@ def test_options():
             make(temperature=0)
     with refused(TypeError, "num_classes is 5.0", "integer"):
         losses.ProxyAnchorLoss(5.0, 8)
-    with refused(TypeError, "pairs of a loss and its weight"):
-        losses.SumLoss([losses.RAWLoss(), losses.NCALoss()])
+    for parts in ([losses.RAWLoss(), losses.NCALoss()], [], [(losses.RAWLoss(), 1.0, 2.0)], [(1.0, losses.RAWLoss())]):
+        with refused(TypeError, "pairs of a loss and its weight"):
+            losses.SumLoss(parts)
+    assert losses.SumLoss([[losses.RAWLoss(), 2]]).part_weights == [2.0]
     with refused(ValueError, "init_process_group"):
         LOSS(X, Y, distributed=True)
 

@@ -38,7 +38,8 @@ class SumLoss(RowLoss):
     def __init__(self, parts: Sequence[tuple[RowLoss, float]]) -> None:
         super().__init__()
         parts = list(parts)
-        if not parts or not all(isinstance(part, tuple) and isinstance(part[0], RowLoss) for part in parts):
+        pairs = all(isinstance(part, tuple | list) and len(part) == 2 for part in parts)
+        if not parts or not pairs or not all(isinstance(loss, RowLoss) for loss, _ in parts):
             raise TypeError(f"parts is {parts!r}; give pairs of a loss and its weight, such as [(TripletLoss(), 1.0)]")
         self.losses = nn.ModuleList(loss for loss, _ in parts)
         self.part_weights = [float(weight) for _, weight in parts]
