@@ -124,7 +124,7 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     """
     vectors: list[Tensor] = []
     device, prepared = embedder.device, embedder.preprocessing
-    chosen = torch.arange(len(store)) if indices is None else torch.tensor(indices, dtype=torch.int64)
+    chosen = torch.arange(len(store)) if indices is None else torch.as_tensor(indices, dtype=torch.int64)
     with evaluating(embedder), torch.inference_mode():
         chunked = chosen.split(CHUNK)
         for batch in track(batches(store, map(Tensor.tolist, chunked), device), "embedding", total=len(chunked)):
