@@ -171,10 +171,10 @@ class RowLoss(nn.Module):
         return value
 
     def end_epoch(self) -> None:
-        """Called by training after each epoch, for losses with a schedule."""
+        """Advance the schedule of a loss that has one; training calls it after each epoch."""
 
     def set_tree(self, tree: ClassTree) -> None:
-        """Called by training as an epoch starts, if the sampler makes a tree of classes, for losses that use one."""
+        """Receive the sampler's tree of classes; training calls it as an epoch starts, if there is a tree."""
 
     def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
         """Return a mask of the triplets, in their order, that have a loss above zero."""

@@ -56,7 +56,7 @@ class SumLoss(RowLoss):
 
     @property
     def batch(self) -> BatchKind:  # type: ignore[override]
-        """The batches that the most particular part needs."""
+        """The batches of the part that needs special ones, or "classes" if none does."""
         return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
 
     @property
@@ -86,11 +86,11 @@ class SumLoss(RowLoss):
         return part.active(embeddings, labels, distributed=distributed)
 
     def end_epoch(self) -> None:
-        """Tell every part."""
+        """End the epoch of every part."""
         for loss in self.parts:
             loss.end_epoch()
 
     def set_tree(self, tree: ClassTree) -> None:
-        """Give it to every part."""
+        """Give the tree to every part."""
         for loss in self.parts:
             loss.set_tree(tree)

@@ -141,7 +141,7 @@ class ClassSampler(Sampler[list[int]]):
         return None
 
     def report(self, active: torch.Tensor) -> None:
-        """Get the mask of the triplets of a batch with a loss above zero; training calls it if `needs_active`."""
+        """Receive the mask of the triplets of a batch with a loss above zero; training calls it if `needs_active`."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""

@@ -79,7 +79,7 @@ class SmartTripletSampler(EpochSampler):
         self._active: Tensor | int = 0  # their mined triplets with a loss, counted on the device
 
     def report(self, active: Tensor) -> None:
-        """Get the mask of the triplets of a batch with a loss above zero, without waiting for the device."""
+        """Receive the mask of the triplets of a batch with a loss above zero, without waiting for the device."""
         mined = self._plan["mined"][self._reported].to(active.device, non_blocking=True)
         self._active = self._active + (active & mined).sum()
         self._reported += 1
