@@ -173,7 +173,8 @@ def examples_by_class(labels: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
     given = labels >= 0 if labels.ndim == 2 else np.ones(len(labels), dtype=bool)
     values, classes = np.unique(labels[given], return_inverse=True)
     # In the order of classes, then of examples; an example that has a label twice counts once.
-    places = np.unique(classes * len(labels) + given.nonzero()[0])
+    places = np.sort(classes * len(labels) + given.nonzero()[0])
+    places = places[np.diff(places, prepend=-1) > 0]
     members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
     return values.tolist(), members
 
