@@ -186,7 +186,7 @@ def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, matc
     order = column.argsort()
     # Stable sorts, the least important key first.
     if match is not None:
-        order = order[match(rows[row], column)[order].long().argsort(stable=True)]
+        order = order[match(rows[row], column)[order].double().argsort(stable=True)]
     order = order[score[order].argsort(descending=True, stable=True)]
     order = order[row[order].argsort(stable=True)]
     counts = row.bincount()
