@@ -155,6 +155,8 @@ def test_options():
         LOSS(X, Y, block_rows=0)
     with refused(TypeError, "block_rows is 2.5", "integer"):
         LOSS(X, Y, block_rows=2.5)
+    with refused(TypeError, "max_per_class is 3.0", "integer"):
+        losses.TripletLoss(max_per_class=3.0)(X, Y)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):

@@ -233,8 +233,9 @@ def view_of(
     check_labels: bool = False,
 ) -> View:
     """Check the arguments of a call of a loss, those of `RowLoss.forward`, and return its view."""
-    if block_rows is not None:
-        at_least(1, block_rows=block_rows)
+    most = loss.max_per_class if max_per_class is None else max_per_class
+    given = {"block_rows": block_rows, "max_per_class": most}
+    at_least(1, **{name: number for name, number in given.items() if number is not None})
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
@@ -276,7 +277,7 @@ def view_of(
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
-        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
+        max_per_class=most,
         checks_values=checks.reads_values(labels, check_labels),
         group=across,
         split=across is not None and gallery is None,
