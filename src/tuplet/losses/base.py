@@ -7,11 +7,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tuplet.errors import at_least
 from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
 from tuplet.rows.masks import SAME, equal_labels
-from tuplet.sampling.base import BatchKind, at_least
+from tuplet.sampling.base import BatchKind
 from tuplet.sampling.class_tree import ClassTree
 
 #: The length of vectors: always unit, free, unit outside training only ("eval"), or any (None).

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from tuplet.errors import refuse_unknown, warn
+from tuplet.errors import at_least, refuse_unknown, warn
 from tuplet.labels import label_array
 from tuplet.sampling.class_tree import ClassTree
 
@@ -177,15 +177,6 @@ def examples_by_class(labels: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
     places = places[np.diff(places, prepend=-1) > 0]
     members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
     return values.tolist(), members
-
-
-def at_least(least: int, **numbers: int) -> None:
-    """Raise an error unless all numbers are integers of at least `least`."""
-    for name, value in numbers.items():
-        if not isinstance(value, int | np.integer) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def embedded(embed: Embed, indices: list[int]) -> torch.Tensor:

@@ -5,7 +5,8 @@ from typing import Unpack
 
 import numpy as np
 
-from tuplet.sampling.base import ClassSampler, Group, Labels, SamplerOptions, at_least
+from tuplet.errors import at_least
+from tuplet.sampling.base import ClassSampler, Group, Labels, SamplerOptions
 from tuplet.sampling.rounds import Rounds
 
 
