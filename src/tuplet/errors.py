@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -114,6 +115,20 @@ def refuse_unknown(owner: str, options: Iterable[str], known: Collection[str]) -
         if name not in known:
             remedy = did_you_mean(name, known) if known else "it has none"
             raise OptionTypeError(f"{owner} has no option {name!r}; {remedy}")
+
+
+def at_least(least: int, **numbers: int) -> None:
+    """Raise an error unless all numbers are integers of at least `least`.
+
+    >>> at_least(1, pairs=0)
+    Traceback (most recent call last):
+    ValueError: pairs is 0; it must be at least 1
+    """
+    for name, value in numbers.items():
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def first_line(error: BaseException) -> str:

@@ -94,6 +94,16 @@ def test_ndcg_is_that_of_sklearn_where_nothing_ties(seed, hierarchy):
     assert found == pytest.approx(np.mean(values))
 
 
+def test_ndcg_of_copies_finds_the_least_relevant_first():
+    """Regression: of members that tie at the end of the list, those of the lowest index were taken."""
+    labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1], [3, 1]])
+    copies, options = torch.ones(5, 2), {"gallery_labels": labels, "hierarchy": True}
+    for k, gain in ((1, 0.0), (2, 0.0), (3, 1 / np.log2(4))):
+        best = sum(g / np.log2(r + 2) for r, g in enumerate([2, 2, 1][:k]))
+        found = evaluation.ndcg_at_k(copies[:1], labels[:1], k, gallery=copies, **options)
+        assert found == pytest.approx(gain / best)
+
+
 def test_ndcg_leaves_out_groups():
     x, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([[0], [0], [1], [0]])
     assert evaluation.ndcg_at_k(x[:1], labels[:1], 2, gallery=x[1:], gallery_labels=labels[1:]) == pytest.approx(

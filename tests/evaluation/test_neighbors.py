@@ -136,6 +136,12 @@ def test_global_low_precision_settings_change_nothing():
         matmul.fp32_precision = before
 
 
+def test_a_function_orders_equal_members():
+    match = torch.tensor([0.5, 0.25, 0.75, 0.25])
+    found = ev.nearest(torch.ones(1, 2), torch.ones(4, 2), 3, wrong_first=lambda rows, columns: match[columns])
+    assert found.indices.tolist() == [[1, 3, 0]]
+
+
 def test_bad_k_labels_and_devices_raise_a_clear_error():
     x = torch.eye(3)
     with pytest.raises(ValueError, match="k must be a positive integer, got 0"):

@@ -62,7 +62,7 @@ def test_gallery():
 def test_parts_and_comparisons_that_do_not_exist():
     with refused(ValueError, r"\(4, 2\)", "one width", "attention="):
         losses.ABELoss()([X, X[:, :2]], Y)
-    for parts in ([X.numpy()], X.tolist(), [X[0]], []):
+    for parts in ([X.numpy()], X.tolist(), [X[0]], [], [X, X[:3]]):
         with refused(ValueError, "parts", "list of tensors"):
             losses.ABELoss()(parts, Y)
     with refused(ValueError, "same is 'all'", "'any'", "function"):
@@ -153,6 +153,10 @@ def test_bad_result_of_a_rule(names, gives, words, monkeypatch):
 def test_options():
     with refused(ValueError, "block_rows", "0"):
         LOSS(X, Y, block_rows=0)
+    with refused(TypeError, "block_rows is 2.5", "integer"):
+        LOSS(X, Y, block_rows=2.5)
+    with refused(TypeError, "max_per_class is 3.0", "integer"):
+        losses.TripletLoss(max_per_class=3.0)(X, Y)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
         losses.TripletLoss()(X, Y, max_per_class=1)
     with refused(ValueError, "max_per_class is 1", "has 2", "at least 2"):
@@ -165,13 +169,18 @@ def test_options():
         losses.HistogramLoss(1)
     with refused(ValueError, "margin is 28.6", "radians", "0.5 is 28.6 degrees"):
         losses.ArcFaceLoss(3, 4, margin=28.6)
+    for make in (losses.AngularLoss, losses.AngularHingeLoss, losses.NPairAngularLoss):
+        with refused(ValueError, "alpha is 95", "degrees", "below 90"):
+            make(alpha=95)
     for make in (losses.SupConLoss, losses.SmoothAPLoss):
         with refused(ValueError, "temperature is 0", "above 0"):
             make(temperature=0)
     with refused(TypeError, "num_classes is 5.0", "integer"):
         losses.ProxyAnchorLoss(5.0, 8)
-    with refused(TypeError, "pairs of a loss and its weight"):
-        losses.SumLoss([losses.RAWLoss(), losses.NCALoss()])
+    for parts in ([losses.RAWLoss(), losses.NCALoss()], [], [(losses.RAWLoss(), 1.0, 2.0)], [(1.0, losses.RAWLoss())]):
+        with refused(TypeError, "pairs of a loss and its weight"):
+            losses.SumLoss(parts)
+    assert losses.SumLoss([[losses.RAWLoss(), 2]]).part_weights == [2.0]
     with refused(ValueError, "init_process_group"):
         LOSS(X, Y, distributed=True)
 

@@ -63,3 +63,13 @@ def test_fullgraph_draws_anew_at_every_call():
     values = [compiled(x).item() for _ in range(4)]
     assert values == pytest.approx([plain_loss(x, labels).item() for _ in range(4)])
     assert len(set(values)) > 1
+
+
+def test_without_max_per_class_the_graph_breaks_and_the_error_says_what_to_give():
+    torch.compiler.reset()
+    x, labels = batch(BY_NAME["triplet_all"], dtype=torch.float32)
+    loss = losses.TripletLoss()
+    torch.testing.assert_close(torch.compile(loss, backend="aot_eager")(x, labels), loss(x, labels))
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="read from the labels; give max_per_class="):
+        torch.compile(loss, fullgraph=True, backend="aot_eager")(x, labels)

@@ -345,6 +345,29 @@ class TestView:
         loss(torch.randn(6, 4), labels, same=lambda a, b: held)
         assert held.equal(labels[:, None] == labels)
 
+    def test_several_labels_are_compared_with_one(self):
+        """Regression: a gallery with one label for each was one column, so a row was all positive or all negative."""
+        x, sets = torch.eye(4), torch.tensor([[0, 5], [0, -1], [1, -1], [1, 5]])
+        bank = losses.MemoryBank(4, 4)
+        bank.add(x.flip(0), torch.tensor([0, 5, 1, -1]))
+        # x_i·g_j is 1 where i + j = 3, and the bank's members have the labels 0, 5, 1 and none.
+        positive = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 1, 0]], dtype=torch.bool)
+        s = x.flip(1)
+        expected = (torch.where(positive, 0, (s - 0.5).relu()) - torch.where(positive, s, 0)).sum(1).mean()
+        torch.testing.assert_close(losses.CosineContrastiveLoss()(x, sets, gallery=bank, same="any"), expected)
+        assert torch.equal(losses.RAWLoss()(x, sets[:, 0], same="any"), losses.RAWLoss()(x, sets[:, 0]))
+
+    def test_a_proxy_anchor_loss_takes_several_labels(self):
+        x, sets = torch.eye(3), torch.tensor([[0, 1], [1, -1], [1, 2]])
+        loss = losses.ProxyAnchorLoss(num_classes=4, dim=3, alpha=2.0, margin=0.1)
+        s = torch.nn.functional.normalize(loss.proxies.detach())
+        pull = push = 0.0
+        for c in range(4):
+            positive = (sets == c).any(1)
+            pull += log(1 + (-2 * (s[c, positive] - 0.1)).exp().sum())
+            push += log(1 + (2 * (s[c, ~positive] + 0.1)).exp().sum())
+        assert loss(x, sets, same="any").item() == pytest.approx(pull / 3 + push / 4)
+
     @pytest.mark.filterwarnings("error")
     def test_labels_need_not_be_contiguous(self):
         """Nor need the result of a comparison; torch would warn once per process."""

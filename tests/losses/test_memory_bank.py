@@ -95,5 +95,7 @@ def test_half_precision_queries_with_a_float32_bank():
 
 
 def test_an_impossible_size_raises():
-    with pytest.raises(ValueError, match="size=0"):
+    with pytest.raises(ValueError, match="size is 0; it must be at least 1"):
         losses.MemoryBank(0, 4)
+    with pytest.raises(TypeError, match=r"dim is 4\.0; it must be an integer"):
+        losses.MemoryBank(8, 4.0)

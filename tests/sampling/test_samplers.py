@@ -120,10 +120,30 @@ def test_any_integers_in_any_container_give_the_same_batches(make, batch_size):
     assert list(make(labels.astype(np.uint8))) == plain
 
 
-def test_labels_may_be_huge_and_negative():
-    labels = labels_of([3, 3, 3], values=[-(2**62), 5, 2**62 + 1])
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_indices_are_integers_for_every_type_of_labels(kind):
+    labels = np.array([7, 7, 8, 8], dtype=kind)
+    batch = next(iter(sampling.NPairSampler(labels, pairs=2)))
+    assert sorted(batch) == [0, 1, 2, 3]
+    assert {type(index) for index in batch} == {int}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        labels_of([3, 3, 3], values=[-(2**62), 5, 2**62 + 1]),
+        np.array([2**53, 2**53 + 1, 2**63 + 1] * 3, dtype=np.uint64),
+    ],
+    ids=["int64", "uint64"],
+)
+def test_labels_may_be_huge_and_negative(labels):
     for batch in sampling.NPairSampler(labels, pairs=3):
         assert len(set(labels[batch].tolist())) == 3
+
+
+def test_several_labels_need_a_class_of_two_examples():
+    with pytest.raises(ValueError, match="none of the 0 classes has two"):
+        sampling.NPairSampler([[-1, -1], [-1, -1]], pairs=1)
 
 
 @every_sampler
@@ -256,7 +276,7 @@ def test_a_data_loader_that_draws_ahead_is_resumed_by_what_it_delivered():
         (lambda: sampling.ClassBalancedSampler([[0, 0]], 1, 1), "none of the 1 classes has two"),
         (lambda: sampling.NPairSampler([0, 0], pairs=1, rank=0), "rank is 0 and world_size is None"),
         (lambda: sampling.NPairSampler([0, 0], 1, rank=2, world_size=2), "rank is 2 and world_size is 2; .* 0 to 1"),
-        (lambda: sampling.NPairSampler([0, 0], 1, rank=-1, world_size=2), "rank is -1 and world_size is 2; .* 0 to 1"),
+        (lambda: sampling.NPairSampler([0, 0], 1, rank=-1, world_size=2), "rank is -1; it must be at least 0"),
         (
             lambda: sampling.NPairSampler([0, 0], pairs=1, rank=0, world_size=0),
             "world_size is 0; it must be at least 1",
@@ -278,11 +298,12 @@ def test_bad_arguments_raise_an_error(make, message):
 
 
 @pytest.mark.parametrize("number", [2.0, 2.5, "2", True], ids=repr)
-@pytest.mark.parametrize("name", ["pairs", "batches", "seed"])
+@pytest.mark.parametrize("name", ["pairs", "batches", "seed", "rank", "world_size"])
 def test_numbers_that_are_not_integers_are_refused(name, number):
     """Regression: a batch of 2.5 classes had 3."""
+    numbers = {"pairs": 2, "batches": 3, "rank": 0, "world_size": 1, name: number}
     with pytest.raises(TypeError, match=f"{name} is {number!r}; it must be an integer of at least"):
-        sampling.NPairSampler(labels_of([6] * 12), **{"pairs": 2, "batches": 3, name: number})
+        sampling.NPairSampler(labels_of([6] * 12), **numbers)
 
 
 def test_an_option_that_does_not_exist_is_refused_by_the_sampler_itself():

@@ -57,7 +57,8 @@ def embed_in_shards(
             _write(path, embed_files(embedder, paths[start : start + shard], unreadable, pixels))
         found.append(_read(path))
     vectors = torch.cat([each.vectors for each in found])
-    return Embedded(vectors, *([x for each in found for x in getattr(each, name)] for name in ("items", "problems")))
+    items = [item for each in found for item in each.items]
+    return Embedded(vectors, items, [problem for each in found for problem in each.problems])
 
 
 def _write(path: Path, found: Embedded[str]) -> None:

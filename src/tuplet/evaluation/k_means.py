@@ -74,7 +74,7 @@ def kmeans(
 
 
 def _normalised(vectors: Vectors, metric: str) -> Tensor:
-    """Move the points to mean 0 and scale them to elements up to 1; clusters stay and products keep their digits."""
+    """Move the points to mean 0 and scale them to elements up to 1: the clusters are the same, with less rounding."""
     points = (vectors.unit_rows if metric == "cosine" else vectors.rows)(slice(None), vectors.dtype)
     points = points - points.mean(0, dtype=torch.float64).to(points.dtype)
     return points / points.abs().amax().clamp(min=torch.finfo(points.dtype).tiny)

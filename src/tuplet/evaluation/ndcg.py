@@ -22,11 +22,17 @@ def relevance(labels: Tensor, members: Tensor, hierarchy: bool = False) -> Tenso
     >>> relevance(torch.tensor([[0, 3]]), torch.tensor([[0, 3], [1, 3], [2, 4]]), hierarchy=True)
     tensor([[2, 1, 0]])
     """
-    total = torch.zeros(len(labels), len(members), dtype=torch.int64, device=labels.device)
-    for i, mine in enumerate(labels.T):
-        for j, theirs in enumerate(members.T):
+    return _shared(labels[:, None], members, hierarchy)
+
+
+def _shared(labels: Tensor, members: Tensor, hierarchy: bool) -> Tensor:
+    """Return the relevance of each member (…, L) to the query (…, L) in the same place."""
+    shape = torch.broadcast_shapes(labels.shape[:-1], members.shape[:-1])
+    total = torch.zeros(shape, dtype=torch.int64, device=labels.device)
+    for i, mine in enumerate(labels.unbind(-1)):
+        for j, theirs in enumerate(members.unbind(-1)):
             if i == j or not hierarchy:
-                total += (mine[:, None] == theirs) & (mine >= 0)[:, None]
+                total += (mine == theirs) & (mine >= 0)
     return total
 
 
@@ -64,7 +70,7 @@ def ndcg_at_k(
     """Compute the normalized discounted cumulative gain of the first k results, as a mean over queries.
 
     DCG is Σ relevance / log₂(rank + 1) over the first k results, and nDCG divides it by that of the best order of the
-    gallery. Of results with equal scores the less relevant come first. Queries to which nothing is relevant are left
+    gallery. Of members with equal scores the less relevant come first. Queries to which nothing is relevant are left
     out.
 
     Args:
@@ -96,10 +102,13 @@ def ndcg_at_k(
     at, k = queries.device, positive_integer(k, "k")
     own, theirs = (each.view(len(each), -1).to(at) for each in (own, theirs))
     hide = None if apart is None else hide_same_group(own, theirs, apart[0].to(at), apart[1].to(at), hierarchy)
-    found = nearest(queries, members, k, metric=metric, hide=hide)
+
+    def match(rows: Tensor, columns: Tensor) -> Tensor:
+        return _shared(own[rows], theirs[columns], hierarchy)
+
+    found = nearest(queries, members, k, metric=metric, wrong_first=match, hide=hide)
     discount = 1 / torch.arange(2, found.indices.shape[1] + 2, device=at).double().log2()
-    values = torch.zeros(queries.count, dtype=torch.float64)
-    defined = torch.zeros(queries.count, dtype=torch.int64)
+    dcg, best = [], []
     for rows in torch.arange(queries.count, device=at).split(max(1, for_device(TILE_ENTRIES, at) // len(theirs))):
         table = relevance(own[rows], theirs, hierarchy).double()
         if hide is not None:
@@ -108,11 +117,7 @@ def ndcg_at_k(
             hide_columns(table, rows[:, None])
         table.clamp_(min=0)
         gains = table.gather(1, found.indices[rows]).where(found.scores[rows] > -torch.inf, 0)
-        # Stable sorts, the less important key first: relevance, then score.
-        order = gains.argsort(dim=1, stable=True)
-        order = order.gather(1, found.scores[rows].gather(1, order).argsort(dim=1, descending=True, stable=True))
-        dcg = (gains.gather(1, order) * discount).sum(1)
-        best = (table.topk(found.indices.shape[1], 1).values * discount).sum(1)
-        values[rows.cpu()] = torch.where(best > 0, dcg / best.clamp(min=1e-300), 0).cpu()
-        defined[rows.cpu()] = (best > 0).long().cpu()
-    return mean_where_defined(values, defined, f"ndcg_at_{k}")
+        dcg.append((gains * discount).sum(1).cpu())
+        best.append((table.topk(found.indices.shape[1], 1).values * discount).sum(1).cpu())
+    ideal = torch.cat(best)
+    return mean_where_defined(torch.cat(dcg) / ideal, ideal, f"ndcg_at_{k}")

@@ -15,8 +15,8 @@ from tuplet.progress import track
 SPARE = 8
 #: Sets to −∞ those entries of a tile that must not be found; called with the tile, its queries and its first column.
 Hide: TypeAlias = Callable[[Tensor, Tensor, int], None]
-#: The labels of the queries and of the gallery.
-BothLabels: TypeAlias = tuple[Tensor, Tensor]
+#: Returns for pairs of a query and a member, by index, how well they match: of equal scores the worst come first.
+Match: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class Nearest(NamedTuple):
@@ -38,7 +38,7 @@ def nearest(
     *,
     metric: str = "euclidean",
     among: Any = None,
-    wrong_first: tuple[Any, Any] | None = None,
+    wrong_first: tuple[Any, Any] | Match | None = None,
     hide: Hide | None = None,
     device: Device = None,
 ) -> Nearest:
@@ -55,7 +55,8 @@ def nearest(
         metric: "euclidean", "cosine" or "dot".
         among: M booleans, which members may be found; all by default.
         wrong_first: labels of the queries and of the gallery; of equal members, those with another label than the
-            query's then come first.
+            query's then come first. Or a function that returns a number for each pair of a query and a member, given
+            their indices; of equal members, those with the smallest then come first.
         hide: function that sets the entries of a tile of scores that must not be found to −∞. If it leaves a query
             fewer than k members, the rest of its results have the score −∞.
         device: where to compute, by default where the vectors are.
@@ -76,10 +77,7 @@ def nearest(
     g = q if own else as_vectors(gallery, "gallery", device)
     allowed = None if among is None else _allowed(among, g, own)
     members = g.count - own if allowed is None else int(allowed.sum())
-    labels = None
-    if wrong_first is not None:
-        query_labels = as_labels(wrong_first[0], q.count, "labels of the queries").to(q.device)
-        labels = query_labels, as_labels(wrong_first[1], g.count, "labels of the gallery").to(q.device)
+    match = wrong_first if wrong_first is None or callable(wrong_first) else _same_label(*wrong_first, q, g)
     k = min(positive_integer(k, "k"), members)
     found = Nearest(
         torch.empty(q.count, k, dtype=torch.float64, device=q.device),
@@ -99,15 +97,22 @@ def nearest(
     tables = ScoreTables(q, g, metric, q.dtype)
     width, uncertain = min(k + SPARE, members), torch.zeros(q.count, dtype=torch.bool, device=q.device)
     for rows in _query_blocks(torch.arange(q.count, device=q.device), tables, width):
-        scores, columns, certain = _first_pass(tables, rows, k, width, hide_all, labels)
+        scores, columns, certain = _first_pass(tables, rows, k, width, hide_all, match)
         found.scores[rows], found.indices[rows] = similarity(scores, metric), columns
         uncertain[rows] = ~certain & (width < members)
     if uncertain.any():
         tables = ScoreTables(q, g, metric, torch.float64)
         for rows in _query_blocks(uncertain.nonzero()[:, 0], tables, 2 * k):
-            scores, columns = _second_pass(tables, rows, k, found.indices[rows, -1], hide_all, labels)
+            scores, columns = _second_pass(tables, rows, k, found.indices[rows, -1], hide_all, match)
             found.scores[rows], found.indices[rows] = similarity(scores, metric), columns
     return found
+
+
+def _same_label(labels: Any, gallery_labels: Any, queries: Vectors, gallery: Vectors) -> Match:
+    """Return the function that tells which members have the label of their query."""
+    mine = as_labels(labels, queries.count, "labels of the queries").to(queries.device)
+    theirs = as_labels(gallery_labels, gallery.count, "labels of the gallery").to(queries.device)
+    return lambda rows, columns: mine[rows] == theirs[columns]
 
 
 def _query_blocks(rows: Tensor, tables: ScoreTables, width: int) -> Iterable[Tensor]:
@@ -127,7 +132,7 @@ def _allowed(among: Any, gallery: Vectors, own: bool) -> Tensor:
 
 
 def _first_pass(
-    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, labels: BothLabels | None
+    tables: ScoreTables, rows: Tensor, k: int, width: int, hide: Hide, match: Match | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return exact scores and columns of the best k of `width` candidates, and whether they are certain.
 
@@ -136,7 +141,7 @@ def _first_pass(
     approximate, columns = _candidates(tables, rows, width, hide)
     row, column = torch.arange(len(rows), device=rows.device).repeat_interleave(width), columns.flatten()
     exact = tables.exact(rows[row], column).where(approximate.flatten() > -torch.inf, -torch.inf)
-    order = _best(rows, row, column, exact, k, labels)
+    order = _best(rows, row, column, exact, k, match)
     worst_kept = approximate.flatten()[order].view(-1, k).amin(1)
     certain = worst_kept - approximate[:, -1] > tables.error_bound(rows)[:, 0]
     # Candidates that must not be found come last, so all others are among the candidates.
@@ -145,7 +150,7 @@ def _first_pass(
 
 
 def _second_pass(
-    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, labels: BothLabels | None
+    tables: ScoreTables, rows: Tensor, k: int, last: Tensor, hide: Hide, match: Match | None
 ) -> tuple[Tensor, Tensor]:
     """Return exact scores and columns of the best k, where `last` is the k-th best of the candidates.
 
@@ -168,21 +173,20 @@ def _second_pass(
             row, column = torch.cat([row, more_rows]), torch.cat([column, more + start])
             exact = torch.cat([exact, tables.exact(rows[more_rows], more + start)])
         if start + tile.shape[1] == tables.gallery.count or len(row) > for_device(TILE_ENTRIES, rows.device):
-            order = _best(rows, row, column, exact, k, labels)
+            order = _best(rows, row, column, exact, k, match)
             row, column, exact = row[order], column[order], exact[order]
     return exact.view(-1, k), column.view(-1, k)
 
 
-def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, labels: BothLabels | None) -> Tensor:
+def _best(rows: Tensor, row: Tensor, column: Tensor, score: Tensor, k: int, match: Match | None) -> Tensor:
     """Return the positions of the best k entries of each row, row by row, best first.
 
-    Of equal scores those with another label than their query come first, then those of lower columns. `rows` are the
-    queries.
+    Of equal scores those that match worst come first, then those of lower columns. `rows` are the queries.
     """
     order = column.argsort()
     # Stable sorts, the least important key first.
-    if labels is not None:
-        order = order[(labels[1][column] == labels[0][rows[row]])[order].byte().argsort(stable=True)]
+    if match is not None:
+        order = order[match(rows[row], column)[order].double().argsort(stable=True)]
     order = order[score[order].argsort(descending=True, stable=True)]
     order = order[row[order].argsort(stable=True)]
     counts = row.bincount()

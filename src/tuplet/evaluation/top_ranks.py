@@ -54,7 +54,7 @@ def top_ranks(
 
 
 def _rank_each(tables: ScoreTables, rankings: Iterator["_BlockRanking"]) -> Iterator["_BlockRanking"]:
-    """Show each block the whole gallery."""
+    """Rank each block by itself, on the tiles of the whole gallery."""
     for ranking in rankings:
         for start, tile in tables.tiles(tables.query_block(ranking.queries)) if ranking.active else ():
             ranking.add(tile, start)
@@ -64,7 +64,7 @@ def _rank_each(tables: ScoreTables, rankings: Iterator["_BlockRanking"]) -> Iter
 
 
 def _rank_together(tables: ScoreTables, rankings: Iterator["_BlockRanking"]) -> Iterator["_BlockRanking"]:
-    """Show each pair of blocks the scores of one by the other; the columns are the queries of all blocks in order."""
+    """Form the scores of each pair of blocks once, for both; the columns are the queries of all blocks in order."""
     waiting, start = deque(rankings), 0
     out = torch.empty(max(len(r.queries) for r in waiting) ** 2, dtype=tables.dtype, device=tables.device)
     while waiting:
@@ -155,7 +155,7 @@ class TopCandidates:
 
     @property
     def threshold(self) -> Tensor:
-        """(R, 1) in float64; −∞ while fewer than `depth` groups were seen."""
+        """The threshold of each row, (R, 1) in float64; −∞ while fewer than `depth` groups were seen."""
         assert self._highest is not None
         if self._highest.shape[1] < self.depth:
             return torch.full_like(self.error_bound, -torch.inf)

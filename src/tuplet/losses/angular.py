@@ -38,6 +38,8 @@ class AngularLoss(RowLoss):
 
     def __init__(self, alpha: float = 45.0, max_per_class: int | None = None) -> None:
         super().__init__()
+        if not 0 < alpha < 90:
+            raise ValueError(f"alpha is {alpha}; give an angle in degrees, above 0 and below 90")
         self.alpha, self.max_per_class = alpha, max_per_class
 
     def value(self, view: View) -> Tensor:

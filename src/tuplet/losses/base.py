@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tuplet.errors import at_least
 from tuplet.mining import Mining, settings_repr
 from tuplet.rows import MemoryBank, ProcessGroup, View, checks, cuda_graphs, paths
 from tuplet.rows import geometry as geo
@@ -127,7 +128,7 @@ class RowLoss(nn.Module):
                 given, each process compares its queries with its own, and the value is that of all queries.
             same: function of a block of query labels and of the gallery labels that returns a boolean table (R, M) of
                 positives; the labels may then have any shape and type with a row for each vector. "any" is the function
-                for examples with several labels, (N, L) padded with −1: a positive shares any of them.
+                for examples with several labels, (N, L) padded with −1, or one, (N,): a positive shares any of them.
             block_rows: number of queries to work on at once; by default `tuplet.rows.default_block_rows` decides.
             max_per_class: the size of the largest class, which losses over positive pairs and triplets otherwise read
                 from the labels at the cost of one synchronisation; other losses ignore it.
@@ -171,10 +172,10 @@ class RowLoss(nn.Module):
         return value
 
     def end_epoch(self) -> None:
-        """Called by training after each epoch, for losses with a schedule."""
+        """Advance the schedule of a loss that has one; training calls it after each epoch."""
 
     def set_tree(self, tree: ClassTree) -> None:
-        """Called by training as an epoch starts, if the sampler makes a tree of classes, for losses that use one."""
+        """Receive the sampler's tree of classes; training calls it as an epoch starts, if there is a tree."""
 
     def active(self, embeddings: Tensor, labels: Tensor, *, distributed: Any = False) -> Tensor:
         """Return a mask of the triplets, in their order, that have a loss above zero."""
@@ -233,8 +234,9 @@ def view_of(
     check_labels: bool = False,
 ) -> View:
     """Check the arguments of a call of a loss, those of `RowLoss.forward`, and return its view."""
-    if block_rows is not None and block_rows < 1:
-        raise ValueError(f"block_rows must be at least 1, got {block_rows}; leave it out for the default")
+    most = loss.max_per_class if max_per_class is None else max_per_class
+    given = {"block_rows": block_rows, "max_per_class": most}
+    at_least(1, **{name: number for name, number in given.items() if number is not None})
     custom = same is not None
     if isinstance(same, str):
         if same not in SAME:
@@ -276,7 +278,7 @@ def view_of(
         member=gallery is None,
         moves_gallery=loss.moves_gallery,
         rule=loss.mining if isinstance(loss.mining, Mining) else None,
-        max_per_class=loss.max_per_class if max_per_class is None else max_per_class,
+        max_per_class=most,
         checks_values=checks.reads_values(labels, check_labels),
         group=across,
         split=across is not None and gallery is None,

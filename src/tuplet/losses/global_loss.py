@@ -79,8 +79,8 @@ class GlobalLoss(MinedTriplets):
 
     def _sides(self, view: View) -> tuple[View, Callable[..., Sides], tuple[Tensor, ...]]:
         """Return a view, a function of its rows that returns both sides of the triplets, and its inputs."""
-        if self.takes_products:
-            return view, _products, ()
+        if self.combines_all:
+            return view, _all_triplets, ()
         view, triplets, inputs = self.choice(view)
 
         def sides(d: Tensor, positive: Tensor, negative: Tensor, *inputs: Tensor) -> Sides:
@@ -90,7 +90,7 @@ class GlobalLoss(MinedTriplets):
         return view, sides, inputs
 
 
-def _products(d: Tensor, positive: Tensor, negative: Tensor) -> Sides:
+def _all_triplets(d: Tensor, positive: Tensor, negative: Tensor) -> Sides:
     """Return the sides of all triplets of each row: a pair is in as many as the row has pairs of the other kind."""
     e, p, n = d.square() / 4, positive.sum(1, keepdim=True), negative.sum(1, keepdim=True)
     return Sides(e, positive * n, e, negative * p)

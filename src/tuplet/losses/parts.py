@@ -36,10 +36,11 @@ class PartsLoss(RowLoss):
     def forward(self, parts: Tensor | Sequence[Tensor], labels: Tensor, **options: Any) -> Tensor:  # type: ignore[override]
         """Return the loss of a batch, a scalar."""
         parts = [parts] if isinstance(parts, Tensor) else list(parts)
-        if not parts or not all(isinstance(part, Tensor) and part.ndim == 2 for part in parts):
-            kinds = [f"{type(part).__name__} {np.shape(part)}" for part in parts[:4]]
+        matrices = all(isinstance(part, Tensor) and part.ndim == 2 for part in parts)
+        if not matrices or len({len(part) for part in parts}) != 1:
+            kinds = [f"{type(part).__name__} {tuple(np.shape(part))}" for part in parts[:4]]
             raise ValueError(
-                f"parts must be a list of tensors (N, width), got [{', '.join(kinds)}]; give one for each part"
+                f"parts must be a list of tensors (N, width) with one N, got [{', '.join(kinds)}]; give one for each"
             )
         self.part_widths = tuple(part.shape[1] for part in parts)
         return super().forward(torch.cat(parts, 1), labels, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, relu
 
+from tuplet.errors import at_least
 from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, default_block_rows, masked_max, masked_min
@@ -56,8 +57,7 @@ class PDDMLoss(RowLoss):
         self, dim: int, alpha: float = 0.5, beta: float = 1.0, weight: float = 0.5, detach: bool = False
     ) -> None:
         super().__init__()
-        if dim < 1:
-            raise ValueError(f"dim is {dim}; give the dimension of the embeddings")
+        at_least(1, dim=dim)
         self.alpha, self.beta, self.weight, self.detach = alpha, beta, weight, detach
         self.difference, self.mean = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.both, self.similarity = nn.Linear(2 * dim, dim), nn.Linear(dim, 1)

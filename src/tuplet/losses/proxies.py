@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from tuplet.errors import at_least
 from tuplet.losses.base import RowLoss, check_one_positive
 from tuplet.losses.sharded import hold, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
 from tuplet.rows.checks import check_device
 from tuplet.rows.masks import equal_labels
-from tuplet.sampling.base import at_least
 
 #: Vectors that are drawn at once, since a process that keeps its share has no memory for all.
 _DRAWN = 16 * 1024
@@ -257,7 +257,7 @@ class ProxyAnchorLoss(ProxyLoss):
 
 
 def _random_directions(count: int, dim: int, kept: range) -> Tensor:
-    """Draw random vectors of about unit length and return some of them, the same however many are kept."""
+    """Draw `count` vectors of about unit length and return those in `kept`, on which the draws do not depend."""
     drawn = torch.empty(len(kept), dim)
     for first in range(0, count, _DRAWN):
         block = torch.randn(min(_DRAWN, count - first), dim)

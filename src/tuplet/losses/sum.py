@@ -38,7 +38,8 @@ class SumLoss(RowLoss):
     def __init__(self, parts: Sequence[tuple[RowLoss, float]]) -> None:
         super().__init__()
         parts = list(parts)
-        if not parts or not all(isinstance(part, tuple) and isinstance(part[0], RowLoss) for part in parts):
+        pairs = all(isinstance(part, tuple | list) and len(part) == 2 for part in parts)
+        if not parts or not pairs or not all(isinstance(loss, RowLoss) for loss, _ in parts):
             raise TypeError(f"parts is {parts!r}; give pairs of a loss and its weight, such as [(TripletLoss(), 1.0)]")
         self.losses = nn.ModuleList(loss for loss, _ in parts)
         self.part_weights = [float(weight) for _, weight in parts]
@@ -55,7 +56,7 @@ class SumLoss(RowLoss):
 
     @property
     def batch(self) -> BatchKind:  # type: ignore[override]
-        """The batches that the most particular part needs."""
+        """The batches of the part that needs special ones, or "classes" if none does."""
         return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
 
     @property
@@ -85,11 +86,11 @@ class SumLoss(RowLoss):
         return part.active(embeddings, labels, distributed=distributed)
 
     def end_epoch(self) -> None:
-        """Tell every part."""
+        """End the epoch of every part."""
         for loss in self.parts:
             loss.end_epoch()
 
     def set_tree(self, tree: ClassTree) -> None:
-        """Give it to every part."""
+        """Give the tree to every part."""
         for loss in self.parts:
             loss.set_tree(tree)

@@ -45,8 +45,8 @@ class MinedTriplets(RowLoss):
         self.max_per_class = max_per_class
 
     @property
-    def takes_products(self) -> bool:
-        """True if the triplets of an anchor are all its positives with all its negatives, or all that a rule keeps."""
+    def combines_all(self) -> bool:
+        """True if the triplets of an anchor are all combinations of its positives and its negatives that are kept."""
         return self.mining == "all" or (isinstance(self.mining, Mining) and not self.mining.names)
 
     @property
@@ -82,7 +82,7 @@ class MinedTriplets(RowLoss):
         """Return the mean over the chosen triplets."""
         if self.mining == "disjoint":
             return self.term(*self.disjoint(view)).mean()
-        if self.takes_products:
+        if self.combines_all:
             return view.mean(self.all_terms if view.rule is None else self._kept_terms, own=view.members())
         view, triplets, inputs = self.choice(view)
 
@@ -98,7 +98,7 @@ class MinedTriplets(RowLoss):
         return self.all_terms(d, positive, negative, index, exists & positive.gather(1, index))
 
     def choice(self, view: View) -> Choice:
-        """Return the triplets that are no products: "hardest", or those of a rule that names negatives."""
+        """Choose triplets where not all are combined: "hardest", or those of a rule that names negatives."""
         if self.mining == "hardest":
             return Choice(view, _hardest, ())
         name = naming(self.mining, view)

@@ -107,7 +107,7 @@ def reduce_blocks(
     q, g = geo.sides(tensors.queries, tensors.gallery, task.geometry)
     gallery_labels = tensors.labels if tensors.gallery_labels is None else tensors.gallery_labels
     gradients = Gradients(wanted, q, g, task.geometry, tensors.extras, task.num_own, task.moves_gallery)
-    # A last block that is short and small is not worth a compilation for its shape.
+    # A last block with few rows and few entries runs eagerly: its shape would need a compilation of its own.
     least = min(paths.COMPILED_ENTRIES, task.block_rows * len(g.vectors))
     result, counted = None, None
     for a, b in task.blocks():
@@ -233,7 +233,7 @@ def _vjp(
 
 
 def _kind(rows: Any) -> tuple[Any, ...]:
-    """Return what tells a row function from others: its class, its code, and the same of functions in its closure."""
+    """Return what identifies a row function: its owner's class, its code, and the same of functions in its closure."""
     function, owner = getattr(rows, "__func__", rows), type(getattr(rows, "__self__", None))
     calls = (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
     return (owner, getattr(function, "__code__", type(function)), *(_kind(x) for x in calls if callable(x)))
@@ -241,7 +241,7 @@ def _kind(rows: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _compiled_step(kind: tuple[Any, ...]) -> Callable[..., _Step]:
-    """Compile a copy for each kind: the compiler keeps eight variants of a code, and then runs it eagerly."""
+    """Compile a copy of `_step` for each kind: of one code the compiler keeps eight variants, and runs more eagerly."""
     return torch.compile(FunctionType(_step.__code__.replace(), _step.__globals__))
 
 

@@ -27,7 +27,7 @@ class RowInputs(NamedTuple):
 
 
 def reduce_rows(view: "View", reduce: paths.Reduce, rows: Callable[..., Any], inputs: RowInputs) -> Any:
-    """Reduce the rows of a view, over all processes, behind its mining rule; differentiable by all that moves.
+    """Reduce the rows of a view, over all processes, with the pairs that its mining rule keeps; differentiable.
 
     Returns:
         Σ totals and Σ counts for `"total"`, a tensor with a row for each query for `"each"`, a tensor for `"sum"`.

@@ -128,7 +128,7 @@ def _array_key(x: Any) -> Hashable:
 
 
 def _module_key(x: nn.Module, device: torch.device, seen: _Seen) -> Hashable:
-    """Leave out what every module holds and this one has not changed, such as its empty tables of hooks."""
+    """Key a module by its attributes, but for those that every module has, such as empty tables of hooks."""
     held: list[Any] = []
     for name, value in vars(x).items():
         if type(value) in _PLAIN:

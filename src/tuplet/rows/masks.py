@@ -16,12 +16,14 @@ def equal_labels(labels: Tensor, gallery_labels: Tensor) -> Tensor:
 def share_any(labels: Tensor, gallery_labels: Tensor) -> Tensor:
     """Compare examples of several labels, (R, L) and (M, L) padded with −1: the same if they share any of them.
 
+    Labels (R,) or (M,), such as those of proxies or of a memory bank, are one for each.
+
     >>> share_any(torch.tensor([[1, 2], [3, -1]]), torch.tensor([[2, -1], [4, 5]])).tolist()
     [[True, False], [False, False]]
     """
     shared = torch.zeros(len(labels), len(gallery_labels), dtype=torch.bool, device=labels.device)
-    for mine in labels.T:
-        for theirs in gallery_labels.T:
+    for mine in labels.unsqueeze(1).flatten(1).T:
+        for theirs in gallery_labels.unsqueeze(1).flatten(1).T:
             shared |= (mine[:, None] == theirs) & (mine >= 0)[:, None]
     return shared
 

@@ -79,6 +79,8 @@ def members_by_label(
 
 def largest_of(counts: Tensor) -> int:
     """Return the largest count, or 0 if there are none, as in a process without rows. The host waits for it."""
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg="the size of the largest class is read from the labels; give max_per_class=")
     return int(counts.max()) if len(counts) else 0
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from tuplet.errors import at_least
 from tuplet.rows.checks import check_device, check_labels, check_vectors
 
 
@@ -32,8 +33,7 @@ class MemoryBank(nn.Module):
 
     def __init__(self, size: int, dim: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if size < 1 or dim < 1:
-            raise ValueError(f"MemoryBank needs a size and a dim of at least 1, got size={size} and dim={dim}")
+        at_least(1, size=size, dim=dim)
         self.register_buffer("vectors", torch.zeros(size, dim, dtype=dtype))
         self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))

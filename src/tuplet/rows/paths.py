@@ -32,8 +32,8 @@ except ImportError:
 # the caches, a GPU needs long products. It is a function of shapes, types and the kind of device alone, never of the
 # memory that happens to be free, since it decides the rounding.
 TABLE_BYTES = {"cpu": 8 << 20, "cuda": 128 << 20}
-# Entries from which on a block is compiled on a GPU: seconds at a first call, a fraction of the time after. A GPU works
-# on a smaller table for less time than its launches take.
+# Blocks of this many entries or more are compiled on a GPU: the first call takes seconds, later ones a fraction of the
+# time. A smaller table takes a GPU less time than the launches of its kernels.
 COMPILED_ENTRIES = 1 << 20
 # Named pairs are computed alone where a row is this many times as long as its list of positives.
 NAMED_FACTOR = 128

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from tuplet.errors import refuse_unknown, warn
+from tuplet.errors import at_least, refuse_unknown, warn
 from tuplet.labels import label_array
 from tuplet.sampling.class_tree import ClassTree
 
@@ -65,17 +65,10 @@ class ClassSampler(Sampler[list[int]]):
                 f"{type(labels).__name__} of shape {tuple(shape)}; give those of a dataset as dataset.labels"
             )
         labels = label_array(labels)
-        # Of several labels of an example, (N, L), −1 is none; it is a member of all its classes.
-        rows = np.arange(labels.size) // (labels.size // len(labels))
-        each = np.stack([labels.reshape(-1), rows], 1)
-        if labels.ndim == 2:
-            each = np.unique(each[each[:, 0] >= 0], axis=0)
-        values, classes = np.unique(each[:, 0], return_inverse=True)
-        order = each[:, 1][np.argsort(classes, kind="stable")]
-        members = np.split(order, np.cumsum(np.bincount(classes))[:-1])
-        self.left_out = [int(value) for value, own in zip(values, members, strict=True) if len(own) < 2]
+        values, members = examples_by_class(labels)
+        self.left_out = [value for value, own in zip(values, members, strict=True) if len(own) < 2]
         self.members = [own for own in members if len(own) >= 2]
-        self.member_labels = [int(value) for value, own in zip(values, members, strict=True) if len(own) >= 2]
+        self.member_labels = [value for value, own in zip(values, members, strict=True) if len(own) >= 2]
         if not self.members:
             raise ValueError(
                 f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"
@@ -88,8 +81,9 @@ class ClassSampler(Sampler[list[int]]):
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank is {rank} and world_size is {world_size}; give both or neither")
         if rank is not None and world_size is not None:
+            at_least(0, rank=rank)
             at_least(1, world_size=world_size)
-            if not 0 <= rank < world_size:
+            if rank >= world_size:
                 raise ValueError(f"rank is {rank} and world_size is {world_size}; ranks run from 0 to {world_size - 1}")
         self.seed = seed
         self.epoch = 0
@@ -147,7 +141,7 @@ class ClassSampler(Sampler[list[int]]):
         return None
 
     def report(self, active: torch.Tensor) -> None:
-        """Get the mask of the triplets of a batch with a loss above zero; training calls it if `needs_active`."""
+        """Receive the mask of the triplets of a batch with a loss above zero; training calls it if `needs_active`."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch. The epoch that `load_state_dict` has just set keeps its position."""
@@ -168,13 +162,21 @@ class ClassSampler(Sampler[list[int]]):
         self.epoch, self._drawn, self._skip = state["epoch"], state["batch"], state["batch"]
 
 
-def at_least(least: int, **numbers: int) -> None:
-    """Raise an error unless all numbers are integers of at least `least`."""
-    for name, value in numbers.items():
-        if not isinstance(value, int | np.integer) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
+def examples_by_class(labels: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
+    """Return the labels that occur, in order, and the examples of each.
+
+    Of several labels of an example, (N, L), −1 is none; it belongs to all its classes.
+
+    >>> examples_by_class(np.array([[7, 3], [3, -1]]))
+    ([3, 7], [array([0, 1]), array([0])])
+    """
+    given = labels >= 0 if labels.ndim == 2 else np.ones(len(labels), dtype=bool)
+    values, classes = np.unique(labels[given], return_inverse=True)
+    # In the order of classes, then of examples; an example that has a label twice counts once.
+    places = np.sort(classes * len(labels) + given.nonzero()[0])
+    places = places[np.diff(places, prepend=-1) > 0]
+    members = np.split(places % len(labels), np.bincount(places // len(labels)).cumsum())[:-1]
+    return values.tolist(), members
 
 
 def embedded(embed: Embed, indices: list[int]) -> torch.Tensor:

@@ -6,7 +6,8 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least, embedded, from_rank_zero
+from tuplet.errors import at_least
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, embedded, from_rank_zero
 from tuplet.sampling.rounds import Rounds
 from tuplet.sampling.samplers import NPairSampler
 

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
+from tuplet.errors import at_least
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions
 from tuplet.sampling.class_tree import ClassTree, class_moments, class_tree
 from tuplet.sampling.epoch import EpochPlan, EpochSampler
 from tuplet.sampling.rounds import Rounds

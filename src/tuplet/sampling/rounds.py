@@ -9,11 +9,12 @@ import numpy as np
 class Rounds:
     """Take classes in shuffled rounds, and examples of a class in shuffled order without repeats until all are used.
 
-    A round holds every class that still has `visit` unused examples (or all of its examples, if it has fewer). If there
-    is no such class, it holds the classes with any unused example, those with the most of them first. When all are
-    used, everything starts again. So larger classes appear in more rounds than smaller ones. A class that must be in
-    each of the remaining batches to be seen completely in this epoch goes first. So an epoch that draws as many
-    examples as there are touches almost all.
+    A round holds every class that still has `visit` unused examples (or all of its examples, if it has fewer), so a
+    large class is in more rounds than a small one. If no class has as many, the round holds the classes with any unused
+    example, those with the most of them first. When all are used, everything starts again.
+
+    A class goes first if it must be in each of the remaining batches of the epoch to be seen completely. An epoch that
+    draws as many examples as there are thus touches almost all of them.
 
     >>> rounds = Rounds([np.array([0, 1]), np.array([2, 3])], visit=2, batches=1, rng=np.random.default_rng(0))
     >>> sorted(rounds.next_class() for _ in range(2))

@@ -5,7 +5,8 @@ from typing import Unpack
 
 import numpy as np
 
-from tuplet.sampling.base import ClassSampler, Group, Labels, SamplerOptions, at_least
+from tuplet.errors import at_least
+from tuplet.sampling.base import ClassSampler, Group, Labels, SamplerOptions
 from tuplet.sampling.rounds import Rounds
 
 
@@ -83,7 +84,7 @@ class NGroupSampler(ClassSampler):
     A class gives `per_group` examples, or all of its examples if it has fewer. Classes are added until the batch holds
     exactly groups · per_group examples. No example is repeated in a batch. If one place is left, the last class with
     more than two examples gives up one, so that the class that fills the batch brings a pair (Schall et al. 2019,
-    section III). `NRALoss` was published with such batches.
+    section III); without such a class it brings a single example. `NRALoss` was published with such batches.
 
     `labels`, `seed` and the options are those of `ClassBalancedSampler`.
 

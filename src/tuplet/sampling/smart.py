@@ -7,14 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions, at_least
+from tuplet.errors import at_least
+from tuplet.sampling.base import Embed, Group, Labels, SamplerOptions
 from tuplet.sampling.epoch import EpochPlan, EpochSampler
 
 #: Anchors whose distances to all examples are computed at once.
 _BLOCK = 256
-#: The hardness of the first two epochs, which the controller needs two of, and its limits: those that the authors draw.
+#: κ of the first two epochs, since a line needs two points, and the limits of κ.
 START, LEAST, MOST = (16.0, 4.0), 1.0, 64.0
-#: The share of mined triplets in the first two epochs: enough to steer by, as the authors say.
+#: The share of mined triplets in the first two epochs: enough to choose κ by, as the authors say.
 PROBED = 0.02
 
 
@@ -79,7 +80,7 @@ class SmartTripletSampler(EpochSampler):
         self._active: Tensor | int = 0  # their mined triplets with a loss, counted on the device
 
     def report(self, active: Tensor) -> None:
-        """Get the mask of the triplets of a batch with a loss above zero, without waiting for the device."""
+        """Receive the mask of the triplets of a batch with a loss above zero, without waiting for the device."""
         mined = self._plan["mined"][self._reported].to(active.device, non_blocking=True)
         self._active = self._active + (active & mined).sum()
         self._reported += 1
