@@ -123,7 +123,6 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     torch.Size([4, 2])
     """
     device, prepared = embedder.device, embedder.preprocessing
-    device, prepared = embedder.device, embedder.preprocessing
     chosen = torch.arange(len(store)) if indices is None else torch.as_tensor(indices, dtype=torch.int64)
     # Small tensors that outlive a batch would cut the heap of a CPU to pieces, so all vectors have one place.
     vectors, start = torch.empty(len(chosen), embedder.width, device=device), 0
