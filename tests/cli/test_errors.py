@@ -112,6 +112,7 @@ def folder(tmp_path_factory):
          "photos --model lite0 --steps 0"),
         (("train", "photos/ant"), "lie in no class folder; make a folder for each class and move them there, "
          "or find the class in the names of the files: --pattern '(?P<label>.+)_' takes what comes before the last _"),
+        (("evaluate", "run", "two"), "the data have 2 classes; measure all with --on all"),
         (("evaluate", "empty"), "empty contains no saved embedder and no run"),
         (("evaluate", "damaged", "photos"), "model.safetensors is damaged"),
         (("evaluate", "swapped"), "swapped/best"),

@@ -48,6 +48,14 @@ def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_named(run, tmp_path):
+    (tmp_path / "file").touch()
+    done = typed("export", "run", "--out", tmp_path / "file/m.onnx", cwd=run)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "m.onnx could not be written" in done.stderr
+    assert "give another folder" in done.stderr
+
+
 def test_wrong_choices_are_refused(tmp_path):
     embedder = models.create("convnet", dim=4)
     with pytest.raises(ValueError, match=r"the ending of onnx is \.onnx"):

@@ -112,6 +112,28 @@ def test_a_cache_leaves_one_folder_and_its_lock(photos, tmp_path):
     assert names[1] == f"{names[0]}.lock"
 
 
+STOPPED = """
+import signal, sys, time
+from tuplet import data as tuplet_data
+from tuplet.data import store
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+read = store._Crops.__getitem__
+store._Crops.__getitem__ = lambda self, index: (time.sleep(0.05), read(self, index))[1]
+for _ in store._decode(tuplet_data.open(sys.argv[1]), [store.CentreCrop(24, 24)], 2):
+    print("read", flush=True)
+"""
+
+
+def test_sigterm_to_all_processes_prints_no_traceback(photos):
+    """Slurm, systemd and `timeout` send it to the workers too."""
+    command = [sys.executable, "-c", STOPPED, photos]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+        assert process.stdout.readline() == "read\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert (process.wait(60), process.stderr.read()) == (143, "")
+
+
 FILL = """
 import sys, time
 from tuplet import data as tuplet_data

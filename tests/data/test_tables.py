@@ -102,6 +102,17 @@ def test_a_missing_column_is_explained_with_an_example(tmp_path):
         tuplet_data.open(tmp_path / "t.csv")
 
 
+def test_an_example_keeps_the_columns_that_were_found(tmp_path):
+    (tmp_path / "t.csv").write_text("file,species,camera\na.png,1,2\n")
+    with pytest.raises(ValueError, match=r"rename one, or give columns=\{'path': 'file', 'label': 'species'\}$"):
+        tuplet_data.open(tmp_path / "t.csv", columns={"path": "file"})
+    with pytest.raises(ValueError, match=r"has no column 'specis'; did you mean 'species'\?$"):
+        tuplet_data.open(tmp_path / "t.csv", columns={"path": "file", "label": "specis"})
+    (tmp_path / "t.csv").write_text("path\na.png\n")
+    with pytest.raises(ValueError, match=r"has no column 'label'; its columns are path: add it$"):
+        tuplet_data.open(tmp_path / "t.csv")
+
+
 def test_a_damaged_parquet_table_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):

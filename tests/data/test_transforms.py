@@ -153,6 +153,8 @@ def test_targets_and_classes_of_torchvision_are_used_without_reading_images():
 def test_torch_datasets_that_cannot_be_used_get_one_sentence(tmp_path):
     with pytest.raises(TypeError, match=r"an item of the list is no pair \(image or tensor, label\); return both"):
         from_torch([1, 2])
+    with pytest.raises(TypeError, match="no pair"):
+        from_torch([{"image": torch.zeros(3, 8, 8), "label": 1}])
     data = from_torch(Squares())
     with pytest.raises(ValueError, match="the cache cannot know when number 0 of the Squares changes; leave"):
         load(data, 8, tmp_path)

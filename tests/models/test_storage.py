@@ -200,6 +200,8 @@ def test_a_changed_mean_is_refused(saved, tmp_path_factory):
 def test_folders_of_something_else_are_a_sentence(saved, tmp_path, tmp_path_factory):
     with pytest.raises(FileNotFoundError, match=r"embedder\.json is missing"):
         models.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere does not exist; give a folder"):
+        models.load(tmp_path / "nowhere")
     folder = copy(saved, tmp_path_factory)
     (folder / "embedder.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match=r"embedder\.json is damaged"):

@@ -114,6 +114,8 @@ def test_search_options(place):
     assert (
         len(json.loads(typed("search", place / "things.index", *two, "--json", "--together", "--mirror").output)) == 1
     )
+    together = typed("search", place / "things.index", place / "photos/green", "--together").output
+    assert together.splitlines()[0].endswith("1.png + 2 more")
     folder = json.loads(typed("search", place / "things.index", place / "photos/green", "--json").output)
     assert [Path(each["image"]).name for each in folder] == ["0.png", "1.png", "2.png", "3.png"]
     sheet = place / "sheet.jpg"

@@ -35,6 +35,8 @@ from tuplet.search.server.routes import filter_json
         ('/api/search/vector?where={"a":{"b":1}}', {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
         ('/api/search/vector?where={"a":[NaN]}', {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
         (f"/api/search/vector?where={'[' * 5000}", {"json": {"vector": [0.0] * 8}}, 422, "where must be a JSON object"),
+        ("/api/search/vector?lable=bee", {"json": {"vector": [0.0] * 8}}, 422, "lable: Extra inputs"),
+        ("/api/search/vector", {"json": {"vector": [0.0] * 8, "k": 5}}, 422, "the body must be"),
         ("/api/search/vector?distinct=nan", {"json": {"vector": [0.0] * 8}}, 422, "distinct"),
         ("/api/search/vector", {"content": bytes(11 * 2**20)}, 413, "over 66,048 bytes"),
         ("/api/search/vector", {"content": b"[" * 60_000}, 422, "the body must be"),

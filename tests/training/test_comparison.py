@@ -54,6 +54,14 @@ def test_means_and_standard_deviations_are_over_the_seeds(tmp_path, monkeypatch,
     assert training.compare(vectors(), ["npair"], [5], out=tmp_path, **QUICK)["rows"][1]["std"]["nmi"] is None
 
 
+def test_no_loss_falls_back_to_the_start_unless_it_is_asked_for(tmp_path):
+    options = {"steps": 2, "batch_size": 12, "per_class": 3}
+    for name, given in (("default", {}), ("asked", {"keep_start": True})):
+        training.compare(vectors(), ["triplet"], [0], out=tmp_path / name, **options, **given)
+        settings = json.loads((tmp_path / name / "triplet/seed_0/run.json").read_text())["settings"]
+        assert (settings["wise_ft"], settings["keep_start"]) == (True, bool(given))
+
+
 def test_images_are_decoded_once_for_all_runs(tmp_path, monkeypatch):
     source, photos = image_set(classes=6, each=4), tmp_path / "photos"
     for i in range(len(source)):

@@ -160,3 +160,5 @@ def test_evaluate_takes_a_folder_and_refuses_an_unknown_split(tmp_path):
     assert tuplet.evaluate(tmp_path / "model", data, on="train") == found
     with pytest.raises(ValueError, match="on is 'val'; use test, train or all"):
         tuplet.evaluate(embedder, data, on="val")
+    with pytest.raises(TypeError, match=r"embedder is of type Tensor; .* vectors to tuplet\.evaluation"):
+        tuplet.evaluate(data.features, data.labels)

@@ -82,5 +82,6 @@ def test_what_is_given_takes_precedence():
     assert settings.evaluate_every == 2
     assert resolve_settings(None, {"head_steps": 5}, many(600)).dim == 512
     assert resolve_settings(None, {"loss": losses.ProxyAnchorLoss(9, 512)}, many(600)).dim == 512
+    assert resolve_settings(None, {"transform": "own:augment"}, many(600)).augment == {}
     assert resolve_settings("demo", {}, many(600)).dim == 64
     assert resolve_settings(None, {"dim": 5}, vectors()) == training.Settings(model="mlp", weights=None, dim=5)

@@ -115,7 +115,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
         ({"loss": losses.RAWLoss}, "loss is <class 'tuplet.losses.raw.RAWLoss'>; it must be str or RowLoss: loss by"),
         (
             {"loss": torch.nn.Sequential(torch.nn.Identity())},
-            "loss is a Sequential; it must be str or RowLoss: loss by name (`losses.LOSSES`), or a loss object",
+            "loss is a Sequential; it must be str or RowLoss: loss by name (`losses.LOSSES`), or a loss object; any "
+            "other needs your own loop",
         ),
         (
             {"model": torch.nn.Sequential(torch.nn.Identity())},

@@ -20,7 +20,7 @@ from tuplet.cli.errors import explain_errors
 from tuplet.cli.terminal import show_control_characters
 
 COMMANDS = {
-    "demo": "Train on drawn characters, test on unseen ones and write a report, in two minutes.",
+    "demo": "Train on drawn characters, test on unseen ones and write a report, in about a minute.",
     "train": "Train an embedder on a folder of images, a table, a named dataset or a file of features.",
     "evaluate": "Measure an embedder: retrieval, clustering and verification.",
     "embed": "Write the embeddings of images to a file.",

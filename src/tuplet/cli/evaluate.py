@@ -9,6 +9,7 @@ import typer
 from tuplet.cli.arguments import Boxes, Columns, Device, Model, Pattern, open_options
 from tuplet.cli.errors import print_stderr
 from tuplet.cli.tables import percent, print_table
+from tuplet.errors import OptionError, opt
 
 if TYPE_CHECKING:
     from tuplet.data import Dataset
@@ -50,6 +51,9 @@ def evaluate(
     embedder = load_embedder(model, device)
     opened = open_data(model, data, "evaluate", **open_options(columns, pattern, boxes))
     settings = (read_run_json(model) or {}).get("settings", {})
+    if on != "all" and opened.splits is None and len(opened.classes) < 3 and settings.get("split") != "images":
+        count = len(opened.classes)
+        raise OptionError(f"the data have {count} class{'es' * (count > 1)}", f"measure all with {opt('on', 'all')}")
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
     unreadable = settings.get("unreadable", "stop")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tuplet.atomic import explain_write_errors
 from tuplet.cli.arguments import Model
 from tuplet.cli.tables import percent
 
@@ -51,7 +52,7 @@ def export(
     out = out or (model if model.is_dir() else Path()) / f"{precision}{ENDINGS[format]}"
     calibration = _some(train, images, embedder.preprocessing)[0] if precision == "int8" else None
     pixels, labels = _some(test, images, embedder.preprocessing)
-    with TemporaryDirectory(dir=_made(out.parent)) as folder:
+    with explain_write_errors(out), TemporaryDirectory(dir=_made(out.parent)) as folder:
         written = Path(folder, out.name)
         models.export_model(embedder, written, format, precision, calibration)
         before, after = embedder.embed(pixels), _run(written, pixels)

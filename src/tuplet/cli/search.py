@@ -80,7 +80,9 @@ def search(
     if label:
         conditions = with_labels(conditions, _find_labels(opened, index, label))
     paths = [path for given in images or () for path in list_images(given)]
-    names = [" + ".join(map(str, paths))] if together and paths else [str(path) for path in paths]
+    names = [str(path) for path in paths]
+    if together and names:
+        names = [" + ".join(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])]
     options: dict[str, Any] = {"where": conditions, "distinct": distinct}
     if exact:
         if not isinstance(opened, searching.Index):

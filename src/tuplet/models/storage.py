@@ -105,6 +105,8 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], State]:
     best = folder / "best"
     if not (folder / CONFIG).is_file() and (best / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is the folder of a run, not of an embedder; load {best}")
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} does not exist; give a folder of Embedder.save")
     config_file, weights = _current(folder)
     for path, name in ((config_file, CONFIG), (weights, WEIGHTS)):
         if not path.is_file():

@@ -42,7 +42,7 @@ def compare(
     """Train every loss with every seed under one protocol; return means and standard deviations of the metrics.
 
     `recipe` and `options` are the protocol. If it does not set the sampler or the length of embeddings, each loss gets
-    those that it needs.
+    those that it needs. No run falls back to the model before training unless `keep_start=True` is given.
 
     Args:
         data: what to train on, as in `tuplet.train`.
@@ -69,7 +69,9 @@ def compare(
     with main_raises_first():
         folder = run_path(out, resume)
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
-        by_label = {label: {**options, **own} for label, own in _options_by_label(losses, dataset).items()}
+        # A loss that falls back to the start shows nothing of itself, and the start has a row of its own.
+        protocol = options if recipe else {"keep_start": False, **options}
+        by_label = {label: {**protocol, **own} for label, own in _options_by_label(losses, dataset).items()}
         seeds = _check_seeds(seeds)
         if not by_label or not seeds:
             raise OptionError("there is nothing to compare; give at least one loss and one seed")

@@ -71,6 +71,9 @@ def evaluate(
     >>> evaluate(models.create("mlp", features=8, dim=2), vectors, on="all")["queries"]
     8
     """
+    if not isinstance(embedder, Embedder | str | os.PathLike):
+        given = f"embedder is of type {type(embedder).__name__}"
+        raise TypeError(f"{given}; give an embedder or its folder, and vectors to tuplet.evaluation.evaluate")
     embedder = embedder if isinstance(embedder, Embedder) else load(embedder)
     opened = data if isinstance(data, Dataset) else datasets.open(data)
     return measure(

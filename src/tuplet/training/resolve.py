@@ -212,7 +212,8 @@ def _for_images(options: Mapping[str, Any], count: int) -> dict[str, Any]:
         chosen["freeze_to"] = "L" if name in SMALL_NETWORKS and count < SMALL else "M"
     if count < SMALL:
         with_layer = _has_width(options) or set(_OF_NEW_LAYER) & set(options)
-        chosen |= {name: value for name, value in _SMALL_DATA.items() if name != "dim" or not with_layer}
+        left_out = {"dim": with_layer, "augment": options.get("transform") is not None}
+        chosen |= {name: value for name, value in _SMALL_DATA.items() if not left_out.get(name)}
     if "steps" in options:  # the user's length needs the evaluations of `Settings`, or fewer
         chosen["evaluate_every"] = max(1, min(100, options["steps"] // 4))
     return chosen

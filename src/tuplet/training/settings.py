@@ -105,7 +105,9 @@ class Settings:
         "model", False, "keep less for the backward pass of a transformer and compute it again: slower, less memory"
     )
 
-    loss: str | RowLoss = _option("loss", "multi_similarity", "loss by name (`losses.LOSSES`), or a loss object")
+    loss: str | RowLoss = _option(
+        "loss", "multi_similarity", "loss by name (`losses.LOSSES`), or a loss object; any other needs your own loop"
+    )
     loss_options: Mapping[str, Any] = _option("loss", {}, "hyperparameters of a loss given by name, mining included")
     same: str | None = _option(
         "loss", None, "level of a hierarchy whose classes are trained, such as parent; None: the classes themselves"

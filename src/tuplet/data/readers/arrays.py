@@ -110,12 +110,10 @@ def from_torch(dataset: Any, splits: Iterable[str] | None = None) -> Dataset:
     kind, count = type(dataset).__name__, len(dataset)
     if not count:
         raise ValueError(f"the {kind} is empty; give one with items")
-    try:
-        first, _ = dataset[0]
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"an item of the {kind} is no pair (image or tensor, label); return both from its __getitem__"
-        ) from error
+    item = dataset[0]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise TypeError(f"an item of the {kind} is no pair (image or tensor, label); return both from its __getitem__")
+    first = item[0]
     if isinstance(first, Tensor | np.ndarray) and first.ndim == 1:
         vectors, labels = zip(*(dataset[i] for i in range(count)), strict=True)
         return from_features(torch.stack([torch.as_tensor(v) for v in vectors]), _plain(labels), splits=splits)

@@ -68,8 +68,7 @@ class Table:
             if role not in known:
                 raise ValueError(f"columns has {role!r}; {did_you_mean(role, known)}")
             if name and name not in self.columns:
-                have = f"its columns are {', '.join(self.columns)}"
-                raise ValueError(f"{self.source} has no column {name!r}; {have}: rename one, or give columns=")
+                raise ValueError(f"{self.source} has no column {name!r}; {did_you_mean(name, self.columns)}")
         roles = {role: name for role in known if (name := given.get(role, role)) in self.columns}
         if "group" in known and "group" not in roles and "group" not in given:
             found = [name for name in GROUPS if name in self.columns]

@@ -47,14 +47,14 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         table = replace(table, roles={"path": roles.pop("image"), **roles})
     if "path" not in table and "image" not in table:
         needed = ["path"] if pattern or "label" in table or "labels" in table else ["path", "label"]
-        raise _no_column(table, *needed)
+        raise _no_column(table, columns, *needed)
     if pattern is not None:
         if "path" not in table:
             raise ValueError(f"pattern is given, but {path} has no column 'path' to look into; name it, or the label")
         found = match_pattern(table, list(map(str, table["path"])), pattern).with_roles(columns)
         table = replace(found, roles={**found.roles, "path": table.roles["path"]})
     if "label" not in table and "labels" not in table:
-        raise _no_column(table, "label")
+        raise _no_column(table, columns, "label")
     if "image" in table:
         return dataset_of(table, list(table["image"]))
     paths = list(map(str, table["path"]))
@@ -62,14 +62,13 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
     return replace(dataset_of(table, paths), images=_located(path, paths, table))
 
 
-def _no_column(table: Table, *names: str) -> OptionError:
+def _no_column(table: Table, given: Mapping[str, str] | None, *names: str) -> OptionError:
     """Return the error about columns that are missing, with the first columns that may be meant."""
-    others = [column for column in table.columns if column not in ROLES] or list(names[:1])
+    others = [column for column in table.columns if column not in (*ROLES, *table.roles.values())]
     listed = ", ".join([*table.columns][:20]) + (", …" if len(table.columns) > 20 else "")
-    return OptionError(
-        f"{table.source} has no column {names[0]!r}; its columns are {listed}: rename one, or give "
-        f"{opt('columns', dict(zip(names, others, strict=False)))}"
-    )
+    columns = opt("columns", {**(given or {}), **dict(zip(names, others, strict=False))})
+    remedy = f"rename one, or give {columns}" if others else "add it"
+    return OptionError(f"{table.source} has no column {names[0]!r}; its columns are {listed}: {remedy}")
 
 
 def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:

@@ -62,10 +62,10 @@ def add_search_routes(app: Any, service: Service) -> None:
     class SearchAnswer(BaseModel):
         hits: list[Hit]
 
-    class VectorBody(BaseModel):
+    class VectorBody(BaseModel, extra="forbid"):
         vector: list[float]
 
-    class SearchOptions(BaseModel):
+    class SearchOptions(BaseModel, extra="forbid"):
         k: int = Field(20, ge=1, le=limits.results, description="The number of results.")
         label: list[str] = Field([], max_length=limits.values, description="Only results with one of these labels.")
         where: str | None = Field(None, description='Only results with these metadata, as JSON: {"year": 2011}.')
@@ -140,7 +140,11 @@ def add_search_routes(app: Any, service: Service) -> None:
         async with sent_image(request) as content:
             return Response(await service.uploads.thumbnail(content), media_type="image/webp")
 
-    @app.get("/api/start", summary="Items to start from: one of each class", responses=may_refuse(503))
+    @app.get(
+        "/api/start",
+        summary="Items to start from, one of each class; their scores mean nothing",
+        responses=may_refuse(503),
+    )
     async def start(request: Request, k: Annotated[int, Query(ge=1, le=limits.results)] = 20) -> SearchAnswer:
         async with service.time_limit(request.receive), service.same_index():
             return SearchAnswer(hits=await service.starting_items(k))
