@@ -78,6 +78,13 @@ def test_evaluating_other_data_with_intervals(folder, tmp_path):
     assert (found["queries"], found["metric"], found["bootstrap"]) == (18, "cosine", 50)
 
 
+def test_evaluating_other_data_says_that_half_of_the_classes_are_measured(folder, tmp_path):
+    draw_folder(tmp_path / "others", ("one", "two", "three", "four"))
+    done = typed("evaluate", folder / "run/best", "others", cwd=tmp_path)
+    assert done.stderr == "tuplet: measured 2 of 4 classes, those of the test split; --on all measures all\n"
+    assert typed("evaluate", folder / "run/best", "others", "--on", "all", cwd=tmp_path).stderr == ""
+
+
 def test_evaluating_with_re_ranked_results(folder):
     table = succeeded(tuplet("evaluate", "run", "--rerank", cwd=folder))
     assert re.search(r"^Recall@1, re-ranked +[\d.]+ %", table, re.MULTILINE)

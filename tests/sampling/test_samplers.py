@@ -312,6 +312,8 @@ def test_an_option_that_does_not_exist_is_refused_by_the_sampler_itself():
             kind([0, 0, 1, 1], **({"embed": None} if kind.needs_embeddings else {}), batche=3)
     with pytest.raises(TypeError, match="NPairSampler has no option 'pair'; did you mean 'pairs'"):
         sampling.NPairSampler([0, 0, 1, 1], pair=2)
+    with pytest.raises(TypeError, match="ClassBalancedSampler has no option 'batch_size'"):
+        sampling.ClassBalancedSampler([0, 0, 1, 1], batch_size=4)
 
 
 def test_labels_that_are_not_integers_are_refused():

@@ -62,6 +62,9 @@ def evaluate(
         print(json.dumps(metrics, indent=2))
     else:
         print_metrics(metrics)
+    measured, count = metrics["classes"], len(opened.classes)
+    if data is not None and on != "all" and opened.splits is None and measured < count:
+        print_stderr(f"measured {measured} of {count} classes, those of the {on} split; --on all measures all")
     if opened.protocol == "lfw" and opened.pairs is None:
         print_stderr(f"warning: {opened.source} has no pairs.txt, so no pairs are verified; put LFW's list into it")
 

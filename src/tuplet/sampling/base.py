@@ -54,7 +54,7 @@ class ClassSampler(Sampler[list[int]]):
     needs_active: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, labels: Labels, batch_size: int, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
+    def __init__(self, labels: Labels, batch_size: int, /, seed: int = 0, **options: Unpack[SamplerOptions]) -> None:
         name = type(self).__name__
         known = {*signature(type(self)).parameters, *SamplerOptions.__annotations__} - {"options"}
         refuse_unknown(name, options, known)
