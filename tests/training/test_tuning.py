@@ -58,6 +58,17 @@ def test_the_best_options_train_the_same_model(tuned, tmp_path):
     assert max(event["recall_at_1"] for event in events(tmp_path, "evaluation")[1:]) == best["score"]
 
 
+@pytest.mark.parametrize("given", [{}, {"keep_start": True}])
+def test_no_trial_falls_back_to_the_start_unless_asked(tmp_path, given):
+    """The defaults for small data would, and then all trials that are worse than the start had its score."""
+    options = {**given, **{name: value for name, value in QUICK.items() if name != "dim"}}
+    found = training.tune(vectors(**EXAMPLES), tmp_path, 1, seeds=1, space={"lr": [1e-3]}, **options)
+    settings = json.loads((tmp_path / "trials/000/run.json").read_text())["settings"]
+    assert settings["select_by"] == "map_at_r"  # one of those defaults
+    assert settings["keep_start"] == bool(given)
+    assert set(found["best"]["options"]) == {"lr", "evaluate_every"}
+
+
 def test_what_mattered_is_the_learning_rate(tuned):
     importance = tuned[1]["importance"]
     assert list(importance) == ["lr", "loss"]

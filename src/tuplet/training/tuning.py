@@ -119,7 +119,7 @@ def tune(
     with folder.locked(), _quiet(optuna):
         if not resume:
             _clear(folder.path)
-        known = {*options, "test_on", "final"}
+        known = {*options, "test_on", "final", "keep_start"}
         tuning = _Tuning(optuna, dataset, folder.path, tried, recipe, given, known, planned.settings)
         tuning.open_study(planned.identity)
         tuning.search(trials, seeds, minutes)
@@ -314,6 +314,8 @@ def _measured_on_validation(recipe: str | None, options: Mapping[str, Any], data
     if "validation" in options and not options["validation"]:
         raise OptionError(f"{opt('validation', 0)} would choose on the test split; tuning needs validation classes")
     kept: dict[str, Any] = {**options, "final": False}
+    if recipe is None:
+        kept.setdefault("keep_start", False)  # a trial that falls back to the start would have its score
     if "validation" not in options and not resolve_settings(recipe, options, data).validation:
         kept["validation"] = Settings.validation  # the papers' recipes have 0
     return {**kept, "test_on": "validation"}
