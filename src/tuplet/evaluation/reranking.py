@@ -68,7 +68,7 @@ def rerank(
     found = nearest(q, g, k, metric=metric)
     original = found.scores.square() if metric == "euclidean" else 2 - 2 * found.scores
     union = q if g is None else Vectors(torch.cat([q.tensor.to(q.device), g.tensor.to(q.device)]), "vectors")
-    tables = ScoreTables(union, union, metric, union.dtype)
+    tables = ScoreTables(union, union, metric)  # in float64: what is farthest must not depend on rounding
     near = nearest(union, k=max(k1, k2 - 1), metric=metric).indices
     near = torch.cat([torch.arange(union.count, device=near.device)[:, None], near], 1)  # each is its own nearest
     farthest = _farthest(tables)
