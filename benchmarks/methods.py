@@ -135,7 +135,6 @@ METHODS = {
         "N-pair-ovo, hard classes",
         "free",
         {"loss": "npair", "loss_options": {"variant": "ovo", "norm_penalty": 0.003}, **_HARD},
-        proposed=True,
     ),
     "npair_hard": Method(
         "N-pair-mc, hard classes",
@@ -170,7 +169,7 @@ METHODS = {
     "proxy_nca": Method("Proxy-NCA", "nearest proxy", {"loss": "proxy_nca", **_balanced(4)}),
     "proxy_anchor": Method("Proxy-Anchor", "proxy", {"loss": "proxy_anchor", **_balanced(4)}),
     "nra": Method("NRA", "rank", {"loss": "nra", **_GROUPS}, proposed=True),
-    "nra_64": Method("NRA, 64-d", "rank", {"loss": "nra", **_GROUPS, **_64}, proposed=True),
+    "nra_64": Method("NRA, 64-d", "rank", {"loss": "nra", **_GROUPS, **_64}),
     "rll_h": Method("RLL-H", "unit", {"loss": "ranked_list", **_balanced(3)}, proposed=True),
     "rll_lmh": Method(
         "RLL-(L,M,H)", "unit", {"loss": "ranked_list", "levels": "LMH", **_balanced(3)}, proposed=True
@@ -216,8 +215,8 @@ METHODS = {
     "bier": Method("BIER", "bier", _BIER),
     "a_bier": Method("A-BIER", "bier", {**_BIER, "loss_options": {"adversarial": True}, "loss_lr_scale": 10.0}),
     "abe": Method(
-        "ABE-8", "unit",
-        {"loss": "abe", "model_options": {"attention": 8}, "dim": 64, "batch_size": 64, **_balanced(4)},
+        "ABE-8, a third of the steps", "unit",
+        {"loss": "abe", "model_options": {"attention": 8}, "dim": 64, "batch_size": 64, **_balanced(4)}, steps=1 / 3,
     ),
 }  # fmt: skip
 
@@ -415,6 +414,7 @@ CAUSES = {
             "α = β = 10": {"loss_options": {"alpha": 10.0, "beta": 10.0, "mining": _VALID}},
             "α = β = 50": {"loss_options": {"alpha": 50.0, "beta": 50.0, "mining": _VALID}},
         },
+        datasets=("cub200",),
     ),
     "margin_limit": Ablation(
         "Margin: β, mining or the learning rate?",
@@ -436,6 +436,34 @@ CAUSES = {
             "no hidden layers": {"model_options": {"part_weights": [1, 2, 3]}},
             "a tenth of the lr": {"lr": 1e-5},
             "a tenth of the lr, head at 10 ×": {"lr": 1e-5, "head_lr_scale": 10.0},
+            "negatives weighted as positives": {"loss_options": {"weight": 1.0}},
+        },
+        datasets=("cars196",),
+    ),
+    "pddm_limit": Ablation(
+        "PDDM: one quadruplet a batch, or the learning rate?",
+        "pddm",
+        {
+            **_AS_IT_IS,
+            # The same number of images, in batches that hold one quadruplet each.
+            "batches of 24, five times the steps": {"batch_size": 24, "steps": 4500},
+            "five times the lr": {"lr": 1e-4},
+        },
+        datasets=("cars196",),
+    ),
+    "htl_limit": Ablation(
+        "HTL: its margins, its batches or the learning rate?",
+        "htl",
+        {
+            **_AS_IT_IS,
+            "five times the lr": {"lr": 1e-4},
+            "one margin of 0.2": {"loss": "triplet", "loss_options": {}},
+            "one margin of 0.2, random classes": {
+                "loss": "triplet",
+                "loss_options": {},
+                "sampler": "class_balanced",
+                "sampler_options": {},
+            },
         },
         datasets=("cars196",),
     ),
