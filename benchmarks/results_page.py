@@ -11,7 +11,6 @@ from hyperparameter_space import SYSTEM_LRS_LIKE
 from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
 from results_data import Result, Results, choice, mean_recalls, read, rows, spread
 from results_findings import causes, findings, paragraph, protocol
-from runs import as_json
 from tuplet.training import published
 
 DOCS = common.ROOT / "docs"
@@ -50,7 +49,7 @@ def _summary(results: Results) -> str:
         is better. The best recipes, with any loss and any number of pixels, stand beside the highest numbers that we
         know to be printed for such a network: ProxyNCA++ (72.2, 2,048 dimensions) and AVSL (91.5, a learned similarity)
         for ResNet-50, VPTSP-G (86.6) and HIER (91.3) for ViT-S. Those used other weights and the original images, and
-        some chose their checkpoint by test scores. † has an earlier choice of options.
+        some chose their checkpoint by test scores.
         [Results in detail](results_details.md) has the protocol, all metrics, the options, and why some rows are below
         their papers."""
     found = []
@@ -58,14 +57,14 @@ def _summary(results: Results) -> str:
         runs = {dataset: rows(dataset, method, results) for dataset in MEASURED}
         title = f"**{row_title(method)}**" if method in RECIPE_ROWS else row_title(method)
         if any(runs.values()):
-            found.append([title, *(cell for each in runs.items() for cell in _summary_cells(method, *each, results))])
+            found.append([title, *(cell for each in runs.items() for cell in _summary_cells(method, *each))])
     # Short names and dimensions without line breaks keep the table narrow.
     short = [DATASETS[dataset].title.partition("-")[0] for dataset in MEASURED]
     head = [f"{title}: {name}" for title in short for name in ("R@1", "printed", "MAP@R")]
     return "\n".join(["## All methods", "", paragraph(about), "", common.table(["method", *head], found)])
 
 
-def _summary_cells(method: str, dataset: str, runs: Sequence[Result], results: Results) -> list[str]:
+def _summary_cells(method: str, dataset: str, runs: Sequence[Result]) -> list[str]:
     """Return Recall@1, the highest printed number, and MAP@R."""
     good = [run["metrics"] for run in runs if "metrics" in run]
     if method in RECIPE_ROWS:
@@ -80,7 +79,7 @@ def _summary_cells(method: str, dataset: str, runs: Sequence[Result], results: R
     if not good:
         return ["diverged" if runs else "–", printed, "–"]
     recall, precision = (spread([metrics[name] for metrics in good]) for name in ("recall_at_1", "map_at_r"))
-    return [recall + _mark(runs, results), printed, precision]
+    return [recall, printed, precision]
 
 
 def _remeasured(results: Results) -> str:
@@ -111,7 +110,7 @@ def _table(dataset: str, results: Results) -> str:
     found = []
     for method, about in METHODS.items():
         if runs := rows(dataset, method, results):
-            found.append(_row(about.title + _mark(runs, results), runs, _printed(dataset, method)))
+            found.append(_row(about.title, runs, _printed(dataset, method)))
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
@@ -133,18 +132,6 @@ def _far_below(dataset: str, results: Results) -> list[str]:
                 options = f"learning rate after {DATASETS[like].title}"
             listed.append(f"{METHODS[method].title} (by {100 * (lowest - found):.1f}; {options})")
     return ["", f"More than {100 * _FAR:g} points below the papers: {', '.join(listed)}."] if listed else []
-
-
-def _mark(runs: Sequence[Result], results: Results) -> str:
-    """Return a mark for the runs of a method if one of them has other options than those that are chosen now."""
-
-    def current(run: Result) -> bool:
-        chosen = choice(run["dataset"], results)
-        if chosen is None:
-            return False
-        return run["options"] == as_json(protocols.row(run["dataset"], run["method"], run["seed"], chosen).options)
-
-    return "" if all(run["kind"] in RECIPE_ROWS or current(run) for run in runs) else " †"
 
 
 def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
@@ -230,7 +217,7 @@ def _causes(results: Results) -> str:
                 lines.append([about.title, DATASETS[dataset].title, cells])
     if not lines:
         return ""
-    text = causes(lambda name, value: _cells([measured.get((name, value, "cub200"))]))
+    text = causes(lambda name, value: _cells([measured.get((name, value, CAUSES[name].datasets[0]))]))
     return "\n".join([text, common.table(["question", "dataset", "R@1 of the runs"], lines)])
 
 
