@@ -467,6 +467,17 @@ CAUSES = {
         },
         datasets=("cars196",),
     ),
+    "abe_limit": Ablation(
+        "ABE-8: its divergence or the learning rate?",
+        "abe",
+        {
+            **_AS_IT_IS,
+            # 64 images and 28 pairs of learners.
+            "a mean of divergences": {"loss_options": {"weight": 1 / (64 * 28)}},
+            "a tenth of the lr": {"lr": 1e-5},
+        },
+        datasets=("cars196",),
+    ),
 }  # fmt: skip
 
 #: Methods whose nearest images are drawn, as in figure 5 of Angular 2017.

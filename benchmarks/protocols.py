@@ -25,7 +25,8 @@ Stages, in the order in which they are needed:
 
 Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts
 after --limit-seconds; the same command continues where it stopped. Several processes with the same --out share the
-work, which uses a GPU better than one. `--dataset glyphs` tries everything out in minutes.
+work, which uses a GPU better than one. `--only` runs the results whose names fit its patterns, in their order:
+`--stage 3 9 --only 'ablation_cars196_hdc*' row_cars196_nra_64_0`. `--dataset glyphs` tries everything out in minutes.
 """
 
 import argparse
@@ -34,6 +35,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -338,6 +340,12 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
     return [job for job in jobs if _has_levels(dataset, job.options)]
 
 
+def select(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
+    """Return the jobs whose names fit a pattern, in the order of the patterns."""
+    found = [job for pattern in patterns for job in jobs if fnmatch(job.name, pattern)]
+    return list({job.name: job for job in found}.values())
+
+
 def _has_levels(dataset: str, options: Options) -> bool:
     """Return whether the dataset's network has the levels that a run needs; attention needs all of them."""
     needed = "LMH" if "attention" in options.get("model_options", {}) else options.get("levels", "H")
@@ -348,6 +356,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=STAGES, nargs="+", required=True)
     parser.add_argument("--dataset", choices=sorted(DATASETS), nargs="+", required=True)
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="PATTERN", help="names of results, such as 'row_*_64_0'"
+    )
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -366,13 +377,21 @@ def main() -> None:
         known=() if arguments.again else (RESULTS,),
     )
     for dataset in arguments.dataset:
+        selected: list[Job] = []
         for name in arguments.stage:
             if name in SEARCHES:
                 found = SEARCHES[name](dataset, runner)
                 print(json.dumps({k: v for k, v in found.items() if k != "trials"}))
+            elif arguments.only:
+                selected += stage(name, dataset, runner)
             else:
-                jobs = stage(name, dataset, runner)
-                print(f"stage {name} of {dataset}: {sum(not runner.reached(job) for job in jobs)} of {len(jobs)} left")
+                _measure(f"stage {name} of {dataset}", stage(name, dataset, runner), runner)
+        if arguments.only:
+            _measure(f"--only on {dataset}", select(selected, arguments.only), runner)
+
+
+def _measure(title: str, jobs: Sequence[Job], runner: Runner) -> None:
+    print(f"{title}: {sum(not runner.reached(job) for job in jobs)} of {len(jobs)} left")
 
 
 if __name__ == "__main__":

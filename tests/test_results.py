@@ -96,6 +96,17 @@ def test_every_run_has_its_own_file_and_valid_options(bench, dataset, tmp_path):
     assert trial.validation > 0
 
 
+def test_selected_runs_follow_the_order_of_the_patterns(bench, tmp_path):
+    protocols = bench("protocols")
+    found = protocols.select(jobs(protocols, "cub200", tmp_path), ["row_*_64_0", "ablation_*_nra_limit_[01]", "row_*"])
+    names = [job.name for job in found]
+    sixty_four = ["row_cub200_npair_64_0", "row_cub200_nra_64_0"]
+    assert [name for name in names[:4] if name in sixty_four] == sixty_four
+    assert names[4:6] == ["ablation_cub200_nra_limit_0", "ablation_cub200_nra_limit_1"]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("row_") for name in names[6:])
+
+
 @pytest.fixture
 def parsed_options(monkeypatch, tmp_path):
     """Parse a command with the command line and return the keywords that it passes to `tuplet.train`."""

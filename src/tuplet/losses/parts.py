@@ -66,7 +66,8 @@ class HDCLoss(PartsLoss):
         shares: the share of all pairs that each part keeps, falling. The authors' last one may be a share of the pairs
             before it; their code takes it of all.
         margin: m, the squared distance beyond which a negative is not pushed.
-        weight: the weight of the negatives.
+        weight: the weight of the negatives, as in the released code. Try 1 too: there are many more negatives than
+            positives, and on Cars196 it was far better (docs/results_details.md).
         cascade: False for the released code, in which each part keeps its own hardest pairs of all.
 
     Inputs: unit vectors; as many parts as shares, or fewer, from low to high layers; batches with several examples of
