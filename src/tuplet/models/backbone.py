@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +150,22 @@ def embeds_on_cpu(x: Tensor) -> bool:
     return not traced and x.device.type == "cpu" and x.dtype == torch.float32
 
 
+class Conv(nn.Conv2d):
+    """A convolution that is faster on a CPU outside of training.
+
+    There torch computes 1×1 convolutions without oneDNN if it has one thread, which took 1.5 times as long.
+    """
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.convolve(x, weight, bias, self.padding)
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Any) -> Tensor:
+        """Return the convolution with other weights and padding."""
+        if embeds_on_cpu(x) and torch.backends.mkldnn.is_available():
+            return torch.mkldnn_convolution(x, weight, bias, padding, self.stride, self.dilation, self.groups)
+        return torch.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+
 def conv_norm(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """Return norm(conv(x)); when a CPU embeds, as one convolution with scaled weights, which reads the maps once.
 
@@ -171,7 +188,7 @@ class ConvUnit(nn.Module):
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, *, eps: float = 1e-5, bias: bool = False
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+        self.conv = Conv(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
         self.bn = nn.BatchNorm2d(outputs, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ import math
 import re
 
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, pad, relu6
+from torch.nn.functional import pad, relu6
 
-from tuplet.models.backbone import Backbone, State, conv_norm
+from tuplet.models.backbone import Backbone, Conv, State, conv_norm, embeds_on_cpu
 from tuplet.models.preprocessing import LITE
 
 # Blocks, kernel, stride of the first, expansion, outputs.
@@ -33,16 +33,19 @@ LATER_BLOCKS = {
 OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
 
 
-class SameConv(nn.Conv2d):
+class SameConv(Conv):
     """A convolution with the padding of TensorFlow: ⌈n / stride⌉ rows, and an odd row of padding last."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         rows, columns = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
-        if rows % 2 == columns % 2 == 0:
-            return conv2d(x, weight, bias, stride, (rows // 2, columns // 2), groups=self.groups)
-        x = pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
-        return super()._conv_forward(x, weight, bias)
+        if embeds_on_cpu(x):
+            # A row of zeros in front of the kernel costs less than a padded copy of the map.
+            weight = pad(weight, (columns % 2, 0, rows % 2, 0))
+        elif rows % 2 or columns % 2:
+            x = pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+            rows = columns = 0
+        return self.convolve(x, weight, bias, (-(-rows // 2), -(-columns // 2)))
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -56,7 +59,7 @@ class Separable(nn.Module):
         super().__init__()
         self.conv_dw = SameConv(inputs, inputs, 3, groups=inputs, bias=False)
         self.bn1 = _norm(inputs)
-        self.conv_pw = nn.Conv2d(inputs, outputs, 1, bias=False)
+        self.conv_pw = Conv(inputs, outputs, 1, bias=False)
         self.bn2 = _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,11 +74,11 @@ class Inverted(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         width = inputs * expansion
-        self.conv_pw = nn.Conv2d(inputs, width, 1, bias=False)
+        self.conv_pw = Conv(inputs, width, 1, bias=False)
         self.bn1 = _norm(width)
         self.conv_dw = SameConv(width, width, kernel, stride, groups=width, bias=False)
         self.bn2 = _norm(width)
-        self.conv_pwl = nn.Conv2d(width, outputs, 1, bias=False)
+        self.conv_pwl = Conv(width, outputs, 1, bias=False)
         self.bn3 = _norm(outputs)
         self.shortcut = stride == 1 and inputs == outputs
 
@@ -133,7 +136,7 @@ class EfficientNetLite0(Backbone):
                 inputs = outputs
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
-        self.conv_head = nn.Conv2d(inputs, 1280, 1, bias=False)
+        self.conv_head = Conv(inputs, 1280, 1, bias=False)
         self.bn2 = _norm(1280)
         self.channels = {"L": table[2][-1], "M": table[4][-1], "H": 1280}
 

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
-from tuplet.models.backbone import Backbone, conv_norm
+from tuplet.models.backbone import Backbone, Conv, conv_norm
 from tuplet.models.preprocessing import IMAGENET
 
 Strides: TypeAlias = Literal["v1", "v1.5"]
@@ -19,15 +19,15 @@ class Bottleneck(nn.Module):
         super().__init__()
         first, second = (stride, 1) if strides == "v1" else (1, stride)
         outputs = EXPANSION * width
-        self.conv1 = nn.Conv2d(inputs, width, 1, first, bias=False)
+        self.conv1 = Conv(inputs, width, 1, first, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, second, padding=1, bias=False)
+        self.conv2 = Conv(width, width, 3, second, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.conv3 = Conv(width, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
         self.downsample: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.downsample = nn.Sequential(Conv(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return shape (N, 4 · width, ⌈h / stride⌉, ⌈w / stride⌉)."""
@@ -52,7 +52,7 @@ class ResNet50(Backbone):
         super().__init__()
         if strides not in ("v1", "v1.5"):
             raise ValueError(f"strides is {strides!r}; it must be 'v1' or 'v1.5'")
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.conv1 = Conv(3, 64, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1)
