@@ -53,6 +53,17 @@ def test_integers_of_all_widths_are_accepted(use, kind):
     use(MASK.numpy().astype(kind))
 
 
+@pytest.mark.parametrize(
+    "labels", [[2**63, 3] * 2, [2**63, -1] * 2, [2**70, 2**70 + 1] * 2, [-(2**70), 0] * 2], ids=str
+)
+def test_integers_beyond_the_types_of_numpy_stay_different(labels):
+    """numpy would make floats of a list of small and huge integers, in which 2^63 and 2^63 + 1 are one class."""
+    assert {len(set(batch)) for batch in sampling.NPairSampler(labels, pairs=2)} == {4}
+    assert len(set(from_features(X, labels).labels[:2].tolist())) == 2
+    with pytest.raises(ValueError, match=f"labels must fit into int64, got {labels[0]};"):
+        evaluation.recall_at_k(X, labels)
+
+
 def test_losses_memories_and_datasets_refuse_booleans():
     loss, bank = losses.RAWLoss(), losses.MemoryBank(4, 3)
     for use in (

@@ -9,6 +9,8 @@ from torch import Tensor
 def label_array(labels: Any, name: str = "labels", names: bool = False) -> np.ndarray:
     """Return labels as an array of integers of any width, or of text.
 
+    Integers that no type of numpy holds together stay Python's own, in an array of objects.
+
     Args:
         labels: a list, an array or a tensor.
         name: how error messages call them.
@@ -23,6 +25,10 @@ def label_array(labels: Any, name: str = "labels", names: bool = False) -> np.nd
     if isinstance(labels, Tensor) and labels.is_floating_point():
         raise _type_error(labels.dtype, name, names)  # numpy could not convert bfloat16
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.dtype.kind in "fO":
+        each = np.asarray(labels, dtype=object)  # np.asarray has made floats of 3 and 2⁶³
+        if each.size and all(type(label) is int for label in each.flat):
+            return each
     if names and array.dtype.kind in "UO":
         array = _text_array(labels, name)
     if array.dtype.kind not in ("iuU" if names else "iu"):

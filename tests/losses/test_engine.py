@@ -245,6 +245,13 @@ class TestWeights:
         assert w.any()
         torch.testing.assert_close(w, w.T)
 
+    def test_symmetric_npair_has_weights_of_its_own_in_each_direction(self):
+        x, labels = torch.randn(8, 3, dtype=torch.float64), torch.arange(4).repeat_interleave(2)
+        swapped = torch.arange(8) ^ 1
+        there = losses.NPairLoss().weights(x, labels)
+        back = losses.NPairLoss().weights(x[swapped], labels)[swapped][:, swapped]
+        torch.testing.assert_close(losses.NPairLoss(symmetric=True).weights(x, labels), (there + back) / 2)
+
     @pytest.mark.parametrize("case", [case for case in CASES if case.labels == "any"], ids=str)
     def test_with_a_gallery_the_surrogate_has_the_gradient_of_the_queries(self, case):
         """Similarities among gallery members are constants there."""

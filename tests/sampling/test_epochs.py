@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from losses import oracles_compared
 from sampling.makers import EPOCH_MAKERS, labels_of, spread_vectors
-from tuplet import sampling
+from tuplet import losses, sampling
 from tuplet.sampling.class_tree import class_moments, class_tree
 from tuplet.sampling.smart import LEAST, MOST, next_kappa
 
@@ -122,6 +122,19 @@ def test_an_anchor_comes_with_the_classes_nearest_to_it():
             anchor, chosen, taken = classes[start], classes[start + 1 : start + 3], classes[: start + 1]
             free = sorted((c for c in range(12) if c not in taken), key=lambda c: apart[anchor, c])
             assert chosen == free[:2]
+
+
+def test_labels_beyond_int64_give_the_margins_of_small_ones():
+    labels = labels_of([5] * 8)
+    huge = np.array([3, 2**63 - 1, 2**63, 2**64 - 1, 7, 2**63 + 5, 1, 0], dtype=np.uint64)[labels]
+    vectors = spread_vectors(labels)
+    x, values = vectors(range(40)), []
+    for own in (labels, huge):
+        sampler, loss = sampling.AnchorNeighborSampler(own, vectors, 2, 3, 2), losses.HierarchicalTripletLoss()
+        next(iter(sampler))
+        loss.set_tree(sampler.tree)
+        values.append(loss(x, torch.from_numpy(own)))
+    torch.testing.assert_close(*values)
 
 
 def test_a_neighborhood_that_does_not_divide_the_batch_is_refused():

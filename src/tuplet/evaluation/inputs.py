@@ -22,8 +22,9 @@ def as_labels(labels: Any, count: int, name: str = "labels", several: bool = Fal
     array = label_array(labels, name)
     if array.shape != (count,) and not (several and array.ndim == 2 and len(array) == count and array.shape[1]):
         raise ValueError(f"{name} must have shape ({count},), got {array.shape}; give one integer for each row")
-    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} must fit into int64, got {array.max()}; subtract a constant from all of them")
+    limits = np.iinfo(np.int64)
+    if array.dtype.kind in "uO" and (wide := array[(array < limits.min) | (array > limits.max)]).size:
+        raise ValueError(f"{name} must fit into int64, got {wide[0]}; subtract a constant from all of them")
     return torch.from_numpy(array.astype(np.int64))
 
 

@@ -84,7 +84,9 @@ class HierarchicalTripletLoss(RowLoss):
                 classes, labels = class_numbers(view.labels).to(here), view.labels.unique().to(here)
                 return class_tree(labels, class_moments(view.queries.to(here), classes, len(labels))), classes
         tree = ClassTree(self.tree_labels, self.tree_nodes, self.tree_thresholds, self.tree_spreads)
-        classes = torch.searchsorted(tree.labels, view.labels).clamp_max(len(tree.labels) - 1)
+        order = tree.labels.argsort()
+        places = torch.searchsorted(tree.labels, view.labels, sorter=order)
+        classes = order[places.clamp_max(len(order) - 1)]
         if view.checks_values and bool((wrong := tree.labels[classes] != view.labels).any()):
             raise ValueError(
                 f"label {int(view.labels[wrong][0])} is not in the tree of {len(tree.labels)} classes; give the tree "

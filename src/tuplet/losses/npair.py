@@ -70,8 +70,7 @@ class NPairLoss(ScaledLoss):
         """Return the mean over the first examples as queries, and over the second ones if symmetric."""
         if self.variant == "triplet":
             refuse_gallery(self, view)
-        there = view.select(*_pairs(view)) if view.gallery is None else view
-        ways = (there, _swapped(there)) if self.symmetric else (there,)
+        ways = self._ways(view)
         # `_pairs` has checked equal labels. Another comparison or a gallery is still to be checked.
         if view.gallery is not None or view.same is not equal_labels:
             for way in ways:
@@ -92,6 +91,14 @@ class NPairLoss(ScaledLoss):
         else:
             total = softplus(masked_logsumexp(s, negative) - near)
         return total, positive.any(1)
+
+    def _ways(self, view: View) -> list[View]:
+        """Return the view of queries and their positives, and if symmetric that with the roles exchanged."""
+        if view.gallery is not None:
+            return [view, _swapped(view)] if self.symmetric else [view]
+        first, second = _pairs(view)
+        there = view.select(first, second)
+        return [there, view.select(second, first)] if self.symmetric else [there]
 
     def _mean(self, view: View) -> Tensor:
         if self.variant != "triplet":
@@ -150,9 +157,9 @@ def _mean_square(view: View) -> Tensor:
 
 
 def _swapped(view: View) -> View:
-    """Exchange the queries, those of all processes, and the gallery."""
+    """Exchange the queries, those of all processes, and a given gallery."""
     there, here, labels = _filled(view), view.queries, view.labels
-    if view.group and not view.split:
+    if view.group:
         sizes = view.group.sizes(embeddings=here, labels=labels)
         here, labels = view.group.gather(here, sizes), view.group.gather(labels, sizes)
     return replace(

@@ -96,7 +96,9 @@ class AnchorNeighborSampler(EpochSampler):
         """Return the tree of classes, and for each class the others from near to far, as many as a batch may need."""
         classes = torch.from_numpy(self.classes_of_examples).to(vectors.device)
         moments = class_moments(vectors, classes, len(self.members))
-        tree = class_tree(torch.tensor(self.member_labels, device=vectors.device), moments, self.levels)
+        # Labels beyond int64 wrap around, as they do in the losses.
+        labels = np.array([label % 2**64 for label in self.member_labels], dtype=np.uint64).astype(np.int64)
+        tree = class_tree(torch.from_numpy(labels).to(vectors.device), moments, self.levels)
         nearest, most = [], min(self.anchors * self.neighbors, len(self.members) - 1)
         for block in torch.arange(len(self.members), device=vectors.device).split(_BLOCK):
             distances = moments.distances(block).scatter_(1, block[:, None], torch.inf)
