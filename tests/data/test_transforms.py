@@ -1,7 +1,6 @@
 """Transforms of the user's own, and torch's datasets, in training and evaluation."""
 
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 from PIL import Image
 
 import tuplet
+from foreign import foreign
 from tuplet import models
 from tuplet.data import OnBatch, Transform, from_torch, load
 from tuplet.data.transforms import named_transform
@@ -82,30 +82,25 @@ def test_transforms_by_name():
         named_transform("nowhere:x")
 
 
-def test_torchvision_and_albumentations_work_where_they_are_installed():
-    made = []
-    if "torchvision" in sys.modules or _has("torchvision"):
-        from torchvision.transforms import v2
+def test_transforms_of_torchvision_are_repeatable():
+    foreign("torchvision")
+    from torchvision.transforms import v2
 
-        made += [v2.Compose([v2.RandomResizedCrop(8), v2.ColorJitter(0.5)])]
-        made += [v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])]
-        made += [OnBatch(v2.RandomResizedCrop(8))]
-    if _has("albumentations"):
-        import albumentations
-
-        made += [albumentations.Compose([albumentations.RandomCrop(8, 8), albumentations.HorizontalFlip()])]
-    if not made:
-        pytest.skip("neither torchvision nor albumentations is installed")
-    for each in made:
-        one, other = (Transform(each, size=8, resize=12)(IMAGES, INDEX, 1) for _ in range(2))
-        assert torch.equal(one, other)
-        assert not torch.equal(one, Transform(each, size=8, resize=12)(IMAGES, INDEX, 2))
+    repeats(v2.Compose([v2.RandomResizedCrop(8), v2.ColorJitter(0.5)]))
+    repeats(v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]))
+    repeats(OnBatch(v2.RandomResizedCrop(8)))
 
 
-def _has(name):
-    from importlib.util import find_spec
+def test_transforms_of_albumentations_are_repeatable():
+    albumentations = pytest.importorskip("albumentations")
+    repeats(albumentations.Compose([albumentations.RandomCrop(8, 8), albumentations.HorizontalFlip()]))
 
-    return find_spec(name) is not None
+
+def repeats(transform):
+    """Check that the same step gives the same images, and another step others."""
+    one, other = (Transform(transform, size=8, resize=12)(IMAGES, INDEX, 1) for _ in range(2))
+    assert torch.equal(one, other)
+    assert not torch.equal(one, Transform(transform, size=8, resize=12)(IMAGES, INDEX, 2))
 
 
 class Squares(torch.utils.data.Dataset):
