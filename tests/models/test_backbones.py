@@ -274,6 +274,21 @@ def test_timm_gets_no_weights_behind_ones_back():
         build("timm/resnet18", {"checkpoint_path": "weights.pth"})
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError("no network.\nTry again"), RuntimeError("No pretrained weights")])
+def test_weights_that_timm_cannot_get_are_a_sentence(error, monkeypatch):
+    timm = foreign("timm")
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    sentence = (
+        r"timm cannot get its weights of resnet18 \((no network|No pretrained weights).*\); give a file in their place"
+    )
+    with pytest.raises(FileNotFoundError, match=sentence):
+        models.pretrained("timm/resnet18")
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_normalisation_folded_into_convolutions_changes_nothing(name):
     """Outside of training a CPU embeds in fewer passes over the maps; with gradients it does not."""

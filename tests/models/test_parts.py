@@ -99,13 +99,20 @@ def test_the_levels_of_googlenet_can_end_at_other_blocks():
         models.create("googlenet", ends=["inception4d", "inception4a", "inception5b"])
 
 
+def test_attention_refuses_a_transformer():
+    with pytest.raises(
+        ValueError, match="attention needs a backbone with maps, stages and the levels L and M, such as"
+    ):
+        models.create("vit_tiny", attention=2)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"heads": (3, 4), "dim": 6}, r"heads is \[3, 4\] and dim 6"),
         ({"part_weights": (1, 2), "dim": 6}, "give 1 numbers above 0"),
         ({"attention": 0}, "attention is 0"),
-        ({"attention": 2}, "attention needs a backbone with stages"),
+        ({"attention": 2}, "attention needs a backbone with maps, stages"),
         ({"heads": (2, 4), "dim": 6, "part_weights": (1, 1), "normalize": False}, "needs parts of unit length"),
     ],
 )

@@ -1,5 +1,6 @@
 """Text queries: the text tower beside transformers' whole CLIP model, the command, and what is refused."""
 
+import copy
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from commands import tuplet, typed
 from foreign import foreign
 from tuplet import models, search
+from tuplet.models.lora import add_lora
 from tuplet.models.preprocessing import CLIP
 
 transformers = foreign("transformers")
@@ -98,6 +100,18 @@ def test_the_command_refuses_what_it_cannot_do(clip, tmp_path, words, message):
     ended = tuplet("search", "photos.index", *words, cwd=tmp_path)
     assert ended.returncode == 2
     assert message in " ".join(ended.stderr.split())
+
+
+def test_an_image_tower_that_was_trained_further_gets_a_warning(clip, recwarn):
+    """Low-rank additions leave the projection as it was, so that the tower still looks like the published one."""
+    place, _, embedder = clip
+    models.TextEncoder(copy.deepcopy(embedder).half(), place / "clip")
+    assert not [each for each in recwarn if "trained" in str(each.message)]
+    tuned = copy.deepcopy(embedder)
+    add_lora(tuned.backbone, rank=2)
+    torch.nn.init.normal_(tuned.backbone.blocks[0].attn.qkv.lora_b, std=1e-2)
+    with pytest.warns(UserWarning, match=r"the image tower was trained further than that of .*clip, so text fits its"):
+        models.TextEncoder(tuned, place / "clip")
 
 
 def test_other_vectors_than_those_of_the_image_tower_are_refused(clip, tmp_path):

@@ -83,7 +83,7 @@ def test_a_page_or_a_pointer_in_place_of_weights_is_to_be_fetched_again(tmp_path
         read(path)
 
 
-@given(content=st.binary(max_size=200), suffix=st.sampled_from([".safetensors", ".pth"]))
+@given(content=st.binary(max_size=200), suffix=st.sampled_from([".safetensors", ".pth", ".dat"]))
 def test_any_bytes_are_a_sentence(tmp_path_factory, content, suffix):
     path = tmp_path_factory.mktemp("bytes") / f"weights{suffix}"
     path.write_bytes(content)

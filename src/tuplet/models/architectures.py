@@ -10,6 +10,7 @@ from tuplet.errors import did_you_mean
 from tuplet.models.backbone import Backbone, initialise
 from tuplet.models.networks.adapters import TimmModel
 from tuplet.models.networks.bn_inception import BNInception
+from tuplet.models.networks.dlib_face import DlibFace
 from tuplet.models.networks.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from tuplet.models.networks.googlenet import GoogLeNet
 from tuplet.models.networks.resnet import ResNet50
@@ -20,6 +21,7 @@ ARCHITECTURES: dict[str, Callable[..., Backbone]] = {
     "bn_inception": BNInception,
     "casianet": CasiaNet,
     "convnet": ConvNet,
+    "dlib_face": DlibFace,
     "efficientnet_lite0": EfficientNetLite0,
     "efficientnet_lite1": EfficientNetLite1,
     "efficientnet_lite2": EfficientNetLite2,
@@ -28,6 +30,10 @@ ARCHITECTURES: dict[str, Callable[..., Backbone]] = {
     "resnet50": ResNet50,
     **{name: partial(VisionTransformer, **config) for name, config in CONFIGS.items()},
 }
+
+#: Networks for aligned faces alone. They are used where they are named, and never chosen for other images. Their own
+#: vectors are not of unit length, and are compared by their Euclidean distance.
+FACES = ("dlib_face",)
 
 #: Short names of the transformers.
 ALIASES = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tuplet
 from tuplet.errors import did_you_mean, warn
 from tuplet.models import storage
-from tuplet.models.architectures import ALIASES, ARCHITECTURES, build, options_of, timm_model
+from tuplet.models.architectures import ALIASES, ARCHITECTURES, FACES, build, options_of, timm_model
 from tuplet.models.backbone import Backbone, weight_dtype
 from tuplet.models.config import Config, Normalize, Pooling
 from tuplet.models.embedder import Embedder
@@ -49,9 +49,9 @@ def create(
 
     Args:
         architecture: "resnet50" (option `strides`), "bn_inception", "googlenet", "efficientnet_lite0", "casianet"
-            (option `channels`), a vision transformer such as "dinov2_small" (`models.ALIASES`), "convnet" (options
-            `size`, `channels`), "mlp" (options `features`, `hidden`), any name of timm, or a module that returns a
-            vector, a map, or maps from low to high.
+            (option `channels`), "dlib_face" (option `projection`), a vision transformer such as "dinov2_small"
+            (`models.ALIASES`), "convnet" (options `size`, `channels`), "mlp" (options `features`, `hidden`), any name
+            of timm, or a module that returns a vector, a map, or maps from low to high.
         dim: the length of a level's embedding; None returns the pooled features without a layer on top.
         levels: the levels of the backbone that have a head: "L", "M", "H" or several, such as "LMH".
         pooling: "mean", "max" or "mean+max", their sum; of a transformer also "class", its class token, or
@@ -106,6 +106,8 @@ def create(
 def pretrained(source: str | os.PathLike[str], **options: Any) -> Embedder:
     """Create an embedder that needs no training: the pooled features of published weights, at unit length.
 
+    Those of "dlib_face" are dlib's descriptors of faces, whose length is not 1.
+
     Args:
         source: the name of a network, whose best weights at hand are used, or a weights file.
         **options: other arguments of `create`, such as `preprocessing={"size": 336}` or `pooling="mean"`.
@@ -116,10 +118,10 @@ def pretrained(source: str | os.PathLike[str], **options: Any) -> Embedder:
     >>> pretrained("efficientnet_lite0").width
     1280
     """
-    path, options = Path(source), {"dim": None, **options}
-    if path.is_file():
-        return create(architecture_in(path), weights=path, **options).eval()
-    return create(str(source), weights="auto", **options).eval()
+    path = Path(source)
+    name = architecture_in(path) if path.is_file() else str(source)
+    options = {"dim": None, "normalize": name not in FACES, **options}
+    return create(name, weights=path if path.is_file() else "auto", **options).eval()
 
 
 def _own(

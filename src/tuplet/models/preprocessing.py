@@ -83,3 +83,5 @@ LITE = Preprocessing(224, 256, "shorter", mean=(127.0, 127.0, 127.0), std=(128.0
 CAFFE = Preprocessing(224, 256, "shorter", mean=(123.68, 116.779, 103.939), std=(1.0, 1.0, 1.0))
 #: BN-Inception, trained in Caffe.
 BN_INCEPTION = Preprocessing(224, 256, "shorter", mean=(128.0, 117.0, 104.0), std=(1.0, 1.0, 1.0))
+#: dlib's face network: aligned faces of 150 × 150 pixels.
+DLIB = Preprocessing(150, 150, "shorter", mean=(122.782, 117.001, 104.298), std=(256.0, 256.0, 256.0))

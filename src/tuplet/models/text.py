@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tuplet.errors import first_line
+from tuplet.errors import first_line, warn
 from tuplet.extras import need
+from tuplet.models.backbone import State
 from tuplet.models.embedder import Embedder
 
 #: The models on the Hugging Face hub whose image towers are the built-in networks.
@@ -56,6 +57,8 @@ class TextEncoder:
                 f"the image tower of {source} is not the one that made the vectors, so its text does not fit them; "
                 "give the CLIP model that the weights come from"
             )
+        if _was_trained(embedder, model.state_dict()):
+            warn(f"the image tower was trained further than that of {source}, so text fits its vectors less well")
         self.tower: nn.Module = model.text_model.eval()
         self.projection: nn.Linear = model.text_projection
 
@@ -78,3 +81,13 @@ def _projection(embedder: Embedder) -> Tensor:
             "the index with CLIP: tuplet index clip_base_patch32 photos/ -o photos.index"
         )
     return layer.weight.detach().float().cpu()
+
+
+def _was_trained(embedder: Embedder, published: State) -> bool:
+    """Return whether the blocks of an image tower differ from the published ones by more than half precision does."""
+    own = embedder.weights()
+    return not all(
+        torch.allclose(own[f"backbone.{name}"].float().cpu(), value.float(), rtol=1e-3, atol=1e-5)
+        for name, value in embedder.backbone.translate(published).items()
+        if name.startswith("blocks.")
+    )

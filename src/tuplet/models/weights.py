@@ -9,14 +9,21 @@ from safetensors.torch import load_file
 from tuplet.errors import first_line
 from tuplet.models.architectures import ARCHITECTURES, options_of
 from tuplet.models.backbone import Backbone, State
+from tuplet.models.dlib_file import read_layers
 from tuplet.models.find_weights import architecture_of, recognise
+from tuplet.models.networks.dlib_face import weights_of
 
 
 def read(path: Path) -> State:
-    """Read a .safetensors file, or a .pth or .pt file that holds only tensors. No code in it is run."""
+    """Read a .safetensors file, a .pth or .pt file that holds only tensors, or dlib's .dat file of its face network.
+
+    No code in it is run.
+    """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        if path.suffix == ".dat":
+            return weights_of(read_layers(path))
         if path.suffix in (".pth", ".pt"):
             state = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values()):
@@ -32,7 +39,7 @@ def read(path: Path) -> State:
         raise ValueError(
             f"weights {path} cannot be read ({first_line(error)}); fetch or save the file again"
         ) from error
-    raise ValueError(f"weights {path} has the ending {path.suffix!r}; give a .safetensors, .pth or .pt file")
+    raise ValueError(f"weights {path} has the ending {path.suffix!r}; give a .safetensors, .pth, .pt or .dat file")
 
 
 def differences(given: State, wanted: State) -> str:

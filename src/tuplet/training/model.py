@@ -16,6 +16,7 @@ from tuplet.losses import RowLoss
 from tuplet.models import Embedder
 from tuplet.models.backbone import evaluating
 from tuplet.models.lora import add_lora
+from tuplet.models.networks.adapters import TimmModel
 from tuplet.training.settings import Settings
 
 #: Options that an embedder's configuration and its preprocessing hold.
@@ -112,7 +113,10 @@ def check_inputs(embedder: Embedder, data: Dataset, sizes: Iterable[int]) -> Non
         return
     for size in sizes:
         empty = torch.zeros(1, 3, size, size, dtype=torch.uint8)
-        _try(embedder, empty, f"images of {size} × {size} pixels", f"choose another {opt('size')}")
+        remedy = f"choose another {opt('size')}"
+        if isinstance(embedder.backbone, TimmModel) and embedder.backbone.depth:
+            remedy += f", or give {opt('model_options', {'img_size': size})}"
+        _try(embedder, empty, f"images of {size} × {size} pixels", remedy)
 
 
 def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:

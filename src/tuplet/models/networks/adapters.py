@@ -101,7 +101,15 @@ class TimmModel(Backbone):
             raise ValueError(
                 f"no backbone is called {name!r}{meant}, here or in timm {timm.__version__}; see timm.list_models()"
             )
-        self.model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+        try:
+            self.model = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+        except (OSError, RuntimeError) as error:
+            if not pretrained:
+                raise
+            raise FileNotFoundError(
+                f"timm cannot get its weights of {name} ({first_line(error)}); give a file in their place, or "
+                "another model"
+            ) from error
         info = dict(self.model.pretrained_cfg)
         if "img_size" in options:
             info["input_size"] = (3, options["img_size"], options["img_size"])

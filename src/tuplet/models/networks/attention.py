@@ -29,8 +29,8 @@ class AttentionEnsemble(Backbone):
     def __init__(self, backbone: Backbone, masks: int) -> None:
         super().__init__()
         levels = [level for level, _ in backbone.stages()]
-        if "L" not in levels or "M" not in levels:
-            raise ValueError("attention needs a backbone with stages and the levels L and M, such as googlenet")
+        if backbone.class_token or "L" not in levels or "M" not in levels:
+            raise ValueError("attention needs a backbone with maps, stages and the levels L and M, such as googlenet")
         self.backbone, self.copies = backbone, masks
         self.preprocessing, self.channels = backbone.preprocessing, {"H": backbone.channels["H"]}
         self.trunk = levels.index("L") + 1
