@@ -257,9 +257,7 @@ measure("trials", (protocols.trial("glyphs", "npair", {{**{choice!r}["shared"], 
     def test_they_share_the_rows_and_append_to_one_file_of_trials(self, bench, tmp_path):
         benchmarks = str(Path(bench("runs").__file__).parent)
         script = self.SCRIPT.format(benchmarks=benchmarks, out=str(tmp_path), choice=CHOICE)
-        others = [
-            subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)
-        ]
+        others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
         output = [other.communicate()[0] for other in others]
         assert [other.returncode for other in others] == [0, 0]
         assert sum(text.count("\n") for text in output) == 4 + 6

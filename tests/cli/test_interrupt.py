@@ -22,7 +22,7 @@ both_signals = pytest.mark.parametrize("number", CODES, ids=lambda number: numbe
 
 
 def leave_to_soak(number, tried, soak):
-    """Skip a signal but the one that is `tried`: both take the same way, which `test_the_first_second` tries for each."""
+    """Skip all signals but the one that is `tried`: they take one way, and `test_the_first_second` tries each."""
     if number != tried and not soak:
         pytest.skip("the soak tries both signals at every moment")
 
