@@ -37,6 +37,12 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def address(folder):
+    with server_in_thread(folder) as address:
+        yield address
+
+
 @pytest.fixture
 def page(browser, address):
     """Open the page; fail on errors in it and on requests to other hosts."""
