@@ -1,6 +1,6 @@
-"""Run a script in a process of its own that has imported torch already, which saves seconds.
+"""Run code in processes of its own that have imported torch already, which saves seconds.
 
-The process is a fork of one that has done nothing but import.
+They are forks of one process that has done nothing but import.
 """
 
 import multiprocessing
@@ -9,24 +9,39 @@ import runpy
 import sys
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tuplet.training"])
+_context.set_forkserver_preload(["torch._dynamo", "tuplet.training"])
 
 
-def run_script(script, folder, timeout=300):
+def run_forked(function, calls, folder, timeout=300):
+    """Call a function in a process for each tuple of arguments, all at a time; return their exit codes and outputs."""
+    outputs = [folder / f"output {number}" for number in range(len(calls))]
+    processes = [
+        _context.Process(target=_call, args=(function, arguments, str(output)))
+        for arguments, output in zip(calls, outputs, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout)
+        process.kill()  # nothing, unless it takes too long
+        process.join()
+    return [(process.exitcode, output.read_text()) for process, output in zip(processes, outputs, strict=True)]
+
+
+def run_script(script, folder):
     """Run a script in a folder as `python SCRIPT` does; return its exit code and its output, errors included."""
-    output = folder / "output of the script"
-    process = _context.Process(target=_run, args=(str(script), str(folder), str(output)))
-    process.start()
-    process.join(timeout)
-    process.kill()  # nothing, unless it takes too long
-    process.join()
-    return process.exitcode, output.read_text()
+    (ended,) = run_forked(_run, [(str(script), str(folder))], folder)
+    return ended
 
 
-def _run(script, folder, output):
-    os.chdir(folder)
+def _call(function, arguments, output):
     written = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(written, stream)
+    function(*arguments)
+
+
+def _run(script, folder):
+    os.chdir(folder)
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")
