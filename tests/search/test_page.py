@@ -2,13 +2,13 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from browser import CHROMIUM
 from search.bad_uploads import saved
 from search.server_process import draw_image, server_in_thread
 from tuplet import search
@@ -17,9 +17,6 @@ from tuplet.search.listing import list_images
 
 pytest.importorskip("uvicorn", reason="serving needs uvicorn")
 pytest.importorskip("fastapi", reason="serving needs fastapi")
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
