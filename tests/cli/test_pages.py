@@ -25,7 +25,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 MEASURED = ("performance.md", "results.md", "results_details.md")
 #: What is added to commands that would take long.
 _STEPS = ("--steps", "2")
-SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "2", "--seeds", "1")}
+SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "1", "--seeds", "1")}
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.name not in MEASURED]
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 
