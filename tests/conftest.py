@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 _checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_checks)
+settings.register_profile("test", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_checks)
 settings.register_profile("soak", max_examples=1000, deadline=None, suppress_health_check=_checks)
 settings.load_profile("test")
 

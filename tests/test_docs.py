@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 
 import tuplet
 from commands import typed
+from forked import run_script
 from tuplet.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -52,8 +53,8 @@ def test_code_blocks_run(page, tmp_path):
     """A page is one story: its blocks run in order, in one fresh process and an empty folder."""
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page)))
-    run = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stdout + run.stderr
+    status, output = run_script(script, tmp_path)
+    assert status == 0, output
 
 
 @pytest.mark.parametrize("page", SHORT, ids=name_of)

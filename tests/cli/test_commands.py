@@ -51,15 +51,15 @@ def test_training_writes_a_run_and_a_report(folder):
 
 def test_a_finished_run_is_not_trained_again(folder):
     before = (folder / "run" / "events.jsonl").read_text()
-    succeeded(tuplet("train", "photos/", "--out", "run", *SMALL, cwd=folder))
+    succeeded(typed("train", "photos/", "--out", "run", *SMALL, cwd=folder))
     assert (folder / "run" / "events.jsonl").read_text() == before
 
 
 def test_the_command_to_index_names_the_model_of_all_classes(folder):
-    output = succeeded(tuplet("train", "photos/", "--out", "whole", *SMALL, "--final", "true", cwd=folder))
+    output = succeeded(typed("train", "photos/", "--out", "whole", *SMALL, "--final", "true", cwd=folder))
     assert "model:  whole/final/best" in output
     assert "search: tuplet index whole/final photos/ -o whole.index" in output
-    succeeded(tuplet("index", "whole/final", "photos/", "-o", "whole.index", cwd=folder))
+    succeeded(typed("index", "whole/final", "photos/", "-o", "whole.index", cwd=folder))
 
 
 def test_evaluating_a_run_gives_its_exact_metrics(folder):
@@ -71,10 +71,10 @@ def test_evaluating_a_run_gives_its_exact_metrics(folder):
 def test_evaluating_other_data_with_intervals(folder, tmp_path):
     draw_folder(tmp_path / "others", ("one", "two", "three"))
     words = ("evaluate", folder / "run/best", "others", "--on", "all", "--metric", "cosine", "--bootstrap", "50")
-    table = succeeded(tuplet(*words, cwd=tmp_path))
+    table = succeeded(typed(*words, cwd=tmp_path))
     assert "18 queries" in table
     assert re.search(r"^Recall@1 +[\d.]+ % +[\d.]+ % to [\d.]+ %", table, re.MULTILINE)
-    found = json.loads(succeeded(tuplet(*words, "--json", cwd=tmp_path)))
+    found = json.loads(succeeded(typed(*words, "--json", cwd=tmp_path)))
     assert (found["queries"], found["metric"], found["bootstrap"]) == (18, "cosine", 50)
 
 
@@ -86,10 +86,10 @@ def test_evaluating_other_data_says_that_half_of_the_classes_are_measured(folder
 
 
 def test_evaluating_with_re_ranked_results(folder):
-    table = succeeded(tuplet("evaluate", "run", "--rerank", cwd=folder))
+    table = succeeded(typed("evaluate", "run", "--rerank", cwd=folder))
     assert re.search(r"^Recall@1, re-ranked +[\d.]+ %", table, re.MULTILINE)
     assert re.search(r"^MAP@R, re-ranked +[\d.]+ %", table, re.MULTILINE)
-    found = json.loads(succeeded(tuplet("evaluate", "run", "--rerank", "--json", cwd=folder)))
+    found = json.loads(succeeded(typed("evaluate", "run", "--rerank", "--json", cwd=folder)))
     vectors = load_file(folder / "run" / "vectors.safetensors")
     expected = evaluation.reranked_metrics(vectors["embeddings"], vectors["labels"])
     assert found["reranked"] == pytest.approx(expected)
@@ -166,17 +166,17 @@ def test_the_report_can_be_written_again_and_after_a_move(folder, tmp_path):
     first = path.read_text()
     assert "data:image" in first
     path.unlink()
-    assert succeeded(tuplet("report", folder / "run", cwd=tmp_path)) == f"{path}\n"
+    assert succeeded(typed("report", folder / "run", cwd=tmp_path)) == f"{path}\n"
     assert path.read_text() == first
     moved = folder.rename(folder.with_name("moved"))
     try:
-        again = tuplet("report", moved / "run", cwd=tmp_path)
+        again = typed("report", moved / "run", cwd=tmp_path)
         assert succeeded(again)
         assert "tuplet: warning: the report is written with the class names and thumbnails that the run has kept" in (
             again.stderr
         )
         assert (moved / "run/report.html").read_text().count("data:image") == first.count("data:image")
-        assert succeeded(tuplet("report", moved / "run", moved / "photos", cwd=tmp_path))
+        assert succeeded(typed("report", moved / "run", moved / "photos", cwd=tmp_path))
         assert "data:image" in (moved / "run/report.html").read_text()
     finally:
         moved.rename(folder)
@@ -185,13 +185,13 @@ def test_the_report_can_be_written_again_and_after_a_move(folder, tmp_path):
 def test_training_on_tables_and_features(folder, tmp_path):
     rows = [f"{folder}/photos/{name}/{i}.png,{name}" for name in NAMES for i in range(6)]
     (tmp_path / "birds.csv").write_text("\n".join(["path,label", *rows]) + "\n")
-    succeeded(tuplet("train", "birds.csv", *SMALL, "--loss", "triplet", cwd=tmp_path))
+    succeeded(typed("train", "birds.csv", *SMALL, "--loss", "triplet", cwd=tmp_path))
     assert (tmp_path / "runs/birds/report.html").is_file()
     labels = np.arange(60) // 6
     features = np.random.default_rng(0).normal(size=(60, 12)) + 3 * np.eye(12)[labels]
     np.savez(tmp_path / "f.npz", features=features, labels=labels)
     words = ("train", "f.npz", "--loss", "proxy_anchor", "--loss-options", "alpha=16,margin=0.2", "--steps", "3")
-    succeeded(tuplet(*words, "--dim", "4", "--out", "f", cwd=tmp_path))
+    succeeded(typed(*words, "--dim", "4", "--out", "f", cwd=tmp_path))
     about = json.loads((tmp_path / "f/run.json").read_text())
     assert about["settings"]["loss_options"] == {"alpha": 16, "margin": 0.2}
     assert about["settings"]["model"] == "mlp"
@@ -208,7 +208,7 @@ def test_python_and_the_command_train_the_same_model(folder, tmp_path):
 
 def test_compare_prints_means_and_standard_deviations(folder):
     words = ("compare", "photos", "triplet", "raw_vthm", "--seeds", "2", "--out", "compared", *SMALL)
-    output = succeeded(tuplet(*words, cwd=folder))
+    output = succeeded(typed(*words, cwd=folder))
     found = json.loads((folder / "compared/comparison.json").read_text())
     assert typed("report", found["rows"][1]["runs"][1]["folder"], cwd=folder).exit_code == 0
     untrained = found["rows"][0]["mean"]["recall_at_1"]
@@ -229,7 +229,7 @@ def test_compare_prints_means_and_standard_deviations(folder):
 
 
 def test_data_describes_a_dataset(folder):
-    output = succeeded(tuplet("data", "photos", cwd=folder))
+    output = succeeded(typed("data", "photos", cwd=folder))
     assert "all          48        8         6       6        6" in output
     assert "train        24        4" in output
     assert "ant (6), bee (6)" in output
@@ -242,16 +242,16 @@ def test_data_describes_a_dataset(folder):
 def test_data_counts_exact_copies(folder):
     """A copy is always retrieved first, which flatters a result."""
     shutil.copytree(folder / "photos", folder / "copied")
-    assert "exact copies" not in succeeded(tuplet("data", "copied", cwd=folder))
+    assert "exact copies" not in succeeded(typed("data", "copied", cwd=folder))
     shutil.copy(folder / "copied/ant/1.png", folder / "copied/ant/again.png")
     shutil.copy(folder / "copied/ant/1.png", folder / "copied/bee/again.png")
-    output = succeeded(tuplet("data", "copied", cwd=folder))
+    output = succeeded(typed("data", "copied", cwd=folder))
     first = "first copied/ant/again.png of copied/ant/1.png"
     assert f"images that are exact copies of others: 2, 1 of them in another class; {first}" in output
 
 
 def test_losses_says_where_to_start(folder):
-    start, table, last = succeeded(tuplet("losses", cwd=folder)).strip().split("\n\n")
+    start, table, last = succeeded(typed("losses", cwd=folder)).strip().split("\n\n")
     assert [line.split()[0] for line in start.splitlines()[1:]] == list(START)
     # The pages give the same advice.
     advice = (Path(__file__).parents[2] / "docs/losses.md").read_text().split("## Choosing a loss")[1].split("##")[0]
@@ -270,7 +270,7 @@ def test_every_loss_has_equation_inputs_and_paper():
 
 
 def test_losses_explains_one(folder):
-    one = succeeded(tuplet("losses", "ranked_list", cwd=folder))
+    one = succeeded(typed("losses", "ranked_list", cwd=folder))
     assert "RankedListLoss(alpha=1.2, margin=0.4, temperature=10.0" in one
     assert "w = e^{T(α − d)}" in one
     margin = typed("losses", "margin", cwd=folder).output
@@ -283,7 +283,7 @@ def test_help_lists_every_command_and_every_option(tmp_path):
         assert re.search(rf"^  {name} ", overview, re.MULTILINE)
         page = typed(name, "--help", cwd=tmp_path).output
         assert re.search(rf"Examples?:\n +.*tuplet {name}", page), f"{name} has no example"
-    page = succeeded(tuplet("train", "--help", cwd=tmp_path))
+    page = typed("train", "--help", cwd=tmp_path).output
     for option in describe_options():
         assert f"--{option.name.replace('_', '-')} " in page
     assert "None" not in page  # the user types none
@@ -330,7 +330,7 @@ def test_output_is_plain_text_without_a_terminal(folder):
 
 
 def test_training_prints_its_progress(folder):
-    done = tuplet("train", "photos", "--out", "progress", *SMALL, "--evaluate-every", "2", cwd=folder)
+    done = typed("train", "photos", "--out", "progress", *SMALL, "--evaluate-every", "2", cwd=folder)
     succeeded(done)
     few, before, *reached, last = [line for line in done.stderr.splitlines() if "interval" not in line]
     assert few == "tuplet: 4 training classes are too few to hold some out: 4 images of them select the checkpoint"
@@ -346,7 +346,7 @@ def test_training_prints_its_progress(folder):
 
 def test_lines_have_no_trailing_spaces(folder):
     for words in (("data", "photos", "--no-check"), ("evaluate", "run")):
-        lines = succeeded(tuplet(*words, cwd=folder)).splitlines()
+        lines = succeeded(typed(*words, cwd=folder)).splitlines()
         assert [line for line in lines if line != line.rstrip()] == []
 
 
@@ -402,7 +402,7 @@ def test_data_ignores_a_stray_image(folder, tmp_path):
     shutil.copytree(folder / "photos", tmp_path / "photos")
     shutil.copy(folder / "photos/ant/1.png", tmp_path / "photos/stray.png")
     (tmp_path / "photos/ant/empty.png").touch()
-    done = tuplet("data", "photos", cwd=tmp_path)
+    done = typed("data", "photos", cwd=tmp_path)
     assert done.returncode == 1
     assert "tuplet: warning: 1 image, stray.png, is ignored: in photos but in no class folder" in done.stderr
     assert "photos/ant/empty.png cannot be read: it is empty" in done.stdout

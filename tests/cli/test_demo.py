@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from commands import succeeded, tuplet
+from commands import succeeded, tuplet, typed
 
 pytest.importorskip("matplotlib", reason="the glyphs are drawn with matplotlib's fonts")
 
@@ -39,4 +39,4 @@ def test_the_first_suggested_command_works(demo):
     folder, output = demo
     words = re.search(r"^  python -m tuplet (.*?) +# every metric", output, re.MULTILINE)[1].split()
     kept = json.loads((folder / "demo/evaluation.json").read_text())
-    assert f"{100 * kept['recall_at_1']:.2f} %" in succeeded(tuplet(*words, cwd=folder))
+    assert f"{100 * kept['recall_at_1']:.2f} %" in succeeded(typed(*words, cwd=folder))

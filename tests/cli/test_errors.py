@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
         np.savez(folder / f"{name}.npz", features=np.eye(8)[:, :width], labels=np.arange(8) // 2)
     models.create("mlp", dim=4, features=8).save(folder / "of_vectors")
     (folder / "list.csv").write_text("file,label\nphotos/ant/0.png,1\n")
-    succeeded(tuplet("train", "photos", "--out", "run", *SMALL, cwd=folder))
+    succeeded(typed("train", "photos", "--out", "run", *SMALL, cwd=folder))
     succeeded(tuplet(*COMPARE, cwd=folder))
     for name in (b"odd/\xff.png", b"lines/a\nb.png"):
         copy = os.path.join(os.fsencode(folder), name)
@@ -233,7 +233,7 @@ def test_files_that_are_not_images_are_counted(folder):
     shutil.copytree(folder / "photos", folder / "phone")
     for name in ("ant/1.MOV", "ant/2.mov", "bee/notes.txt"):
         (folder / "phone" / name).touch()
-    output = succeeded(tuplet("data", "phone", cwd=folder))
+    output = succeeded(typed("data", "phone", cwd=folder))
     assert "files that are not images by their endings: 2 .mov, 1 .txt\n" in output
 
 

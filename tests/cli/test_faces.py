@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from commands import succeeded, tuplet, typed
+from commands import succeeded, typed
 from tuplet import load
 
 #: The people of the test and their numbers of images.
@@ -60,7 +60,7 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def run(folder):
-    done = tuplet("train", "webface", "--out", "run", "--recipe", "npair_faces", *SHORT, cwd=folder)
+    done = typed("train", "webface", "--out", "run", "--recipe", "npair_faces", *SHORT, cwd=folder)
     assert "run/best" in succeeded(done)
     return folder / "run"
 
@@ -90,7 +90,7 @@ def literal_verification(vectors, lines):
 
 
 def test_a_run_is_measured_by_the_protocols_of_lfw(folder, run):
-    metrics = json.loads(succeeded(tuplet("evaluate", "run", "lfw", "--json", cwd=folder)))
+    metrics = json.loads(succeeded(typed("evaluate", "run", "lfw", "--json", cwd=folder)))
     vectors = vectors_of(run, folder)
     accuracies = literal_verification(vectors, (folder / "lfw/pairs.txt").read_text().splitlines()[1:])
     assert metrics["pairs"] == 40

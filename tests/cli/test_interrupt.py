@@ -10,15 +10,21 @@ import time
 import numpy as np
 import pytest
 
-from commands import SMALL, environment, succeeded, tuplet
+from commands import SMALL, environment, succeeded, tuplet, typed
 from report_runs import draw_folder
 from tuplet import models, search
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-MANY = 12_000
+MANY, SOME = 12_000, 4_000
 NOTHING = "tuplet: stopped; nothing is kept yet, and the same command starts again"
 both_signals = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+
+
+def leave_to_soak(number, tried, soak):
+    """Skip all signals but the one that is `tried`: they take one way, and `test_the_first_second` tries each."""
+    if number != tried and not soak:
+        pytest.skip("the soak tries both signals at every moment")
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +32,10 @@ def folder(tmp_path_factory):
     """Return a folder with few images in classes, many images, and a model."""
     folder = tmp_path_factory.mktemp("stopped")
     draw_folder(folder / "photos", NAMES)
-    (folder / "many").mkdir()
-    for number in range(MANY):
-        os.link(folder / "photos/ant/0.png", folder / f"many/{number:05}.png")
+    for name, images in (("many", MANY), ("some", SOME)):
+        (folder / name).mkdir()
+        for number in range(images):
+            os.link(folder / "photos/ant/0.png", folder / f"{name}/{number:05}.png")
     models.create("convnet", dim=8, size=32, channels=3).save(folder / "model")
     return folder
 
@@ -74,9 +81,10 @@ def test_the_first_second(folder, number, module, sentence):
 
 
 @both_signals
-def test_an_index_keeps_what_was_added(folder, number):
+def test_an_index_keeps_what_was_added(folder, number, soak):
+    leave_to_soak(number, signal.SIGTERM, soak)
     name = f"{number.name}.index"
-    words, counts = ("index", "model", "many", "-o", name), [0]
+    words, counts = ("index", "model", "some", "-o", name), [0]
     for _ in range(2):
         output = stop(folder, number, words, lambda: count(folder / name) > counts[-1])
         found = re.search(
@@ -84,8 +92,8 @@ def test_an_index_keeps_what_was_added(folder, number):
         )
         counts.append(int(found[1].replace(",", "")))
         assert count(folder / name) == counts[-1]
-    assert 0 < counts[1] < counts[2] < MANY
-    assert f"{MANY:,} in all" in succeeded(tuplet(*words, cwd=folder))
+    assert 0 < counts[1] < counts[2] < SOME
+    assert f"{SOME:,} in all" in succeeded(typed(*words, cwd=folder))
     assert search.Index.open(folder / name).verify()
 
 
@@ -98,11 +106,12 @@ def test_an_index_without_an_image(folder):
         "tuplet: stopped; no image is in new.index yet, and the same command adds them",
         "tuplet: stopped; new.index has 48 images and can be searched, and the same command adds the rest",
     )
-    assert "48 in all" in succeeded(tuplet(*words, cwd=folder))
+    assert "48 in all" in succeeded(typed(*words, cwd=folder))
 
 
 @both_signals
-def test_embed_keeps_whole_shards(folder, number):
+def test_embed_keeps_whole_shards(folder, number, soak):
+    leave_to_soak(number, signal.SIGINT, soak)
     out = f"{number.name}.npz"
     words, shards = ("embed", "model", "many", "--out", out), folder / f"{out}.shards"
     assert stop(folder, number, words, shards.exists) == f"{NOTHING}\n"
@@ -110,14 +119,15 @@ def test_embed_keeps_whole_shards(folder, number):
     kept = r"stopped; [\d,]+ of 12,000 images are done in \S+\.shards, and the same command continues from there\n"
     assert re.search(kept, output)
     assert not (folder / out).exists()
-    succeeded(tuplet(*words, cwd=folder))
+    succeeded(typed(*words, cwd=folder))
     assert not shards.exists()
     assert np.load(folder / out)["embeddings"].shape == (MANY, 8)
 
 
 @both_signals
-def test_evaluate_writes_nothing(folder, number):
+def test_evaluate_writes_nothing(folder, number, soak):
     """It begins to read images after all that it imports, and 12,000 take it seconds."""
+    leave_to_soak(number, signal.SIGTERM, soak)
     (folder / "list.csv").write_text("path,label\n" + "".join(f"many/{i:05}.png,{i % 50}\n" for i in range(MANY)))
     begun = time.monotonic()
     words = ("evaluate", "model", "list.csv", "--on", "all", "--device", "cpu")
@@ -125,16 +135,17 @@ def test_evaluate_writes_nothing(folder, number):
 
 
 @both_signals
-def test_compare_and_train_continue(folder, number):
+def test_compare_and_train_continue(folder, number, soak):
+    leave_to_soak(number, signal.SIGINT, soak)
     options = (*SMALL, "--validation", "0", "--checkpoint-every", "5", "--log-every", "1")
-    out, options = f"{number.name} compared", ["300" if word == "4" else word for word in options]
+    out, options = f"{number.name} compared", ["150" if word == "4" else word for word in options]
     words = ("compare", "photos", "triplet", "npair", "--seeds", "1", "--out", out, *options)
     for loss, done in (("triplet", 0), ("npair", 1)):
         output = stop(folder, number, words, (folder / out / loss / "seed_0/checkpoint.pt").exists)
         assert output.endswith(
             f"stopped; {out} has {done} of 2 runs, and the same command continues from the last checkpoint\n"
         )
-    assert f"page: {out}/comparison.html" in succeeded(tuplet(*words, cwd=folder))
+    assert f"page: {out}/comparison.html" in succeeded(typed(*words, cwd=folder))
     out = f"{number.name} run"
     output = stop(folder, number, ("train", "photos", "--out", out, *options), (folder / out).exists)
     assert output.endswith((f"{NOTHING}\n", "tuplet: stopped; the same command continues from the last checkpoint\n"))

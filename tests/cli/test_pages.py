@@ -6,7 +6,6 @@ import socket
 import subprocess
 import tomllib
 from contextlib import chdir
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from PIL import Image
 
 from commands import typed
 from report_runs import draw_folder
+from tuplet.data.readers import glyphs
 from tuplet.search.server import run
 from tuplet.training import RECIPES
 
@@ -25,7 +25,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 MEASURED = ("performance.md", "results.md", "results_details.md")
 #: What is added to commands that would take long.
 _STEPS = ("--steps", "2")
-SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "2", "--seeds", "1")}
+SHORT = {"train": _STEPS, "compare": _STEPS, "tune": (*_STEPS, "--trials", "1", "--seeds", "1")}
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.name not in MEASURED]
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 
@@ -60,12 +60,17 @@ def served(monkeypatch):
     return addresses
 
 
+@pytest.fixture(scope="module")
+def characters():
+    """Return the drawings of as few characters as the batches of the demo need."""
+    drawings, names = glyphs.draw_characters()
+    return drawings[:, :64], names[:64]
+
+
 @pytest.fixture
-def small_demo(monkeypatch):
-    """Reduce the demo to two steps on as few characters as its batches need."""
-    drawn = import_module("tuplet.data.readers.glyphs")
-    drawings, names = drawn.draw_characters()
-    monkeypatch.setattr(drawn, "draw_characters", lambda: (drawings[:, :64], names[:64]))
+def small_demo(monkeypatch, characters):
+    """Reduce the demo to two steps on few characters."""
+    monkeypatch.setattr(glyphs, "draw_characters", lambda: characters)
     monkeypatch.setitem(RECIPES, "demo", {**RECIPES["demo"], "steps": 2})
 
 

@@ -62,7 +62,7 @@ def test_continues_and_refuses_other_options(folder, output):
     assert again.exit_code == 0
     assert "trial 7" not in again.stderr  # nothing was trained
     assert again.stdout == output
-    other = refused(tuplet(*WORDS, "--optimizer", "sgd", cwd=folder))
+    other = refused(typed(*WORDS, "--optimizer", "sgd", cwd=folder))
     assert "holds a run with --optimizer adamw, not --optimizer sgd; give another folder, or --no-resume" in other
 
 

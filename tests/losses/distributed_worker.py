@@ -1,7 +1,6 @@
 """What each process of the distributed tests runs: every case on its slice, against one process with the whole."""
 
 import gc
-import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -189,7 +188,3 @@ def main(rank, world, store):
     dist.destroy_process_group()
     if failures:
         sys.exit(f"rank {rank}: " + "; ".join(failures))
-
-
-if __name__ == "__main__":
-    main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"])

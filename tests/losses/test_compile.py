@@ -12,10 +12,11 @@ def step(loss, x, labels, scale, **options):
     return loss(torch.nn.functional.normalize(x * scale), labels, **options) * 2
 
 
-# A graph takes seconds to trace: one setting of each loss here, and every setting in the soak.
-VARIANTS = {
-    case.name for case in CASES if case.name.endswith(("_scaled", "_36", "_plain", "_coarse", "_straight", "_wide"))
-}
+# A graph takes a second to trace: one setting of each loss here, and every setting in the soak.
+SETTINGS = ("_scaled", "_36", "_plain", "_coarse", "_straight", "_wide", "_detached")
+# The triplet loss has all rules of mining; these two take the same triplets.
+RULES = {f"{loss}_{rule}" for loss in ("triplet_ratio", "global") for rule in ("semi_hard", "disjoint", "non_trivial")}
+VARIANTS = {case.name for case in CASES if case.name.endswith(SETTINGS)} | RULES
 SEVERAL_BLOCKS = {"raw_vthm", "lifted_structure"}
 
 

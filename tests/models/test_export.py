@@ -15,10 +15,12 @@ from tuplet import models
     [
         ("convnet", {}),
         ("efficientnet_lite0", {"levels": "LMH", "preprocessing": {"size": 64}}),
-        ("bn_inception", {"levels": "MH", "pooling": "mean+max", "normalize": "eval", "preprocessing": {"size": 64}}),
+        ("bn_inception", {"levels": "LMH", "pooling": "mean+max", "normalize": "eval", "preprocessing": {"size": 64}}),
     ],
 )
-def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options, capfd, recwarn):
+def test_onnx_gives_torchs_vectors_for_any_batch(tmp_path, name, options, capfd, recwarn, soak):
+    if name == "efficientnet_lite0" and not soak:
+        pytest.skip("another network, whose export takes seconds")
     torch.manual_seed(0)
     embedder = models.create(name, dim=6, **options)
     embedder.train()

@@ -35,21 +35,25 @@ EMBEDDERS = {
 EMBED_ELSEWHERE = """
 import sys, torch
 from tuplet import models
-embedder = models.load(sys.argv[1])
-torch.save((embedder.embed(torch.load(sys.argv[2])), embedder.fingerprint()), sys.argv[3])
+images, *folders = sys.argv[1:]
+for folder in folders:
+    embedder = models.load(folder)
+    torch.save((embedder.embed(torch.load(images)), embedder.fingerprint()), f"{folder}.pt")
 """
 
 
 def test_another_process_gives_identical_vectors(tmp_path):
     torch.save(IMAGES, tmp_path / "images.pt")
+    made = {}
     for name, make in EMBEDDERS.items():
         torch.manual_seed(1)
-        embedder = make()
-        embedder(IMAGES).sum().backward()  # in training mode, so that BatchNorm's statistics have moved
-        embedder.save(tmp_path / name)
-        files = [tmp_path / name, tmp_path / "images.pt", tmp_path / "result.pt"]
-        subprocess.run([sys.executable, "-c", EMBED_ELSEWHERE, *map(str, files)], check=True)
-        vectors, fingerprint = torch.load(files[2])
+        made[name] = make()
+        made[name](IMAGES).sum().backward()  # in training mode, so that BatchNorm's statistics have moved
+        made[name].save(tmp_path / name)
+    files = [tmp_path / name for name in ("images.pt", *made)]
+    subprocess.run([sys.executable, "-c", EMBED_ELSEWHERE, *files], check=True)
+    for name, embedder in made.items():
+        vectors, fingerprint = torch.load(tmp_path / f"{name}.pt")
         assert torch.equal(vectors, embedder.embed(IMAGES)), name
         assert fingerprint == embedder.fingerprint()
 
@@ -290,20 +294,27 @@ def test_a_kill_while_saving_never_leaves_a_wrong_model(saved, tmp_path_factory,
         assert models.load(folder).fingerprint() in allowed
 
 
+#: Save into each folder in a process of its own, killed after none, one, two … renames; print how each ended.
 SAVE_AND_DIE = """
 import os, signal, sys, torch
 from tuplet import models
-embedder = models.load(sys.argv[1])
-with torch.no_grad():
-    embedder.heads["H"].bias += 1
-replace, left = os.replace, [int(sys.argv[2])]
-def dying(*names):
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left[0] -= 1
-    replace(*names)
-os.replace = dying
-embedder.save(sys.argv[1])
+def save(folder, left):
+    embedder, replace = models.load(folder), os.replace
+    with torch.no_grad():
+        embedder.heads["H"].bias += 1
+    def dying(*names):
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        replace(*names)
+    os.replace = dying
+    embedder.save(folder)
+for renames, folder in enumerate(sys.argv[1:]):
+    if os.fork() == 0:
+        save(folder, renames)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
@@ -311,15 +322,13 @@ def test_a_kill_between_any_two_renames_leaves_the_old_or_the_new_model(saved, t
     first, second = models.load(saved), models.load(saved)
     with torch.no_grad():
         second.heads["H"].bias += 1
-    found, renames = [], 0
-    while True:
-        folder = copy(saved, tmp_path_factory)
-        done = subprocess.run([sys.executable, "-c", SAVE_AND_DIE, str(folder), str(renames)])
-        found.append(models.load(folder).fingerprint())
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL
-        renames += 1
+    folders = [copy(saved, tmp_path_factory) for _ in range(8)]
+    done = subprocess.run([sys.executable, "-c", SAVE_AND_DIE, *folders], capture_output=True, text=True, check=True)
+    codes = [int(code) for code in done.stdout.split()]
+    renames = codes.index(0)
+    assert codes == [-signal.SIGKILL] * renames + [0] * (len(folders) - renames)
+    found = [models.load(folder).fingerprint() for folder in folders[: renames + 1]]
+    for folder in folders[:renames]:
         first.save(folder)  # a later save finds its way
         assert models.load(folder).fingerprint() == first.fingerprint()
         assert sorted(path.name for path in folder.iterdir()) == ["embedder.json", "model.safetensors"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from commands import tuplet, typed
+from commands import typed
 from foreign import foreign
 from tuplet import models, search
 from tuplet.models.lora import add_lora
@@ -97,7 +97,7 @@ def test_the_command_searches_by_text(clip, tmp_path):
 )
 def test_the_command_refuses_what_it_cannot_do(clip, tmp_path, words, message):
     search.create(tmp_path / "photos.index", embedder=clip[2])
-    ended = tuplet("search", "photos.index", *words, cwd=tmp_path)
+    ended = typed("search", "photos.index", *words, cwd=tmp_path)
     assert ended.returncode == 2
     assert message in " ".join(ended.stderr.split())
 

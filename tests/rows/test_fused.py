@@ -103,9 +103,9 @@ class TestValues:
         assert len(ran) == 1
 
     @pytest.mark.parametrize("name", LOSSES)
-    @pytest.mark.parametrize("rows", [1, 53])
+    @pytest.mark.parametrize("rows", [1, 20])
     def test_nan_embeddings_give_a_nan_loss(self, name, rows, ran):
-        x, labels = batch(53)
+        x, labels = batch(20)
         x[:rows] = torch.nan
         assert LOSSES[name]()(x, labels).isnan()
         assert len(ran) == 1

@@ -171,4 +171,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "mutate":
         mutate_approximate(sys.argv[2], int(sys.argv[3]))
     else:
-        shorten_under_reader(sys.argv[2], sys.argv[1] == "shorten_mapped")
+        for is_mapped in (False, True):
+            shorten_under_reader(sys.argv[2], is_mapped)

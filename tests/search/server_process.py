@@ -1,13 +1,16 @@
-"""Run the server in its own process, as users do."""
+"""Run the server in its own process, as users do, or in a thread, which starts sooner."""
 
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
 import httpx
 from PIL import Image, ImageDraw
+
+from tuplet import search
 
 COLOURS = {"red": (190, 40, 40), "green": (40, 160, 60), "blue": (50, 70, 190)}
 SCRIPT = """
@@ -56,3 +59,26 @@ def server(folder, token="", files=0, seconds=10.0, prepare="", log=subprocess.P
             process.wait(30)
         if process.stdout:
             process.stdout.close()
+
+
+@contextmanager
+def server_in_thread(folder, token=None):
+    """Serve an index to this machine in a thread; yield its address."""
+    from tuplet.search.server.app import app_of  # fastapi and uvicorn may be missing
+    from tuplet.search.server.connections import Server
+    from tuplet.search.server.limits import Limits
+    from tuplet.search.server.run import LOOPBACK
+    from tuplet.search.server.service import Service
+
+    limits = Limits()
+    service = Service(search.open(folder), limits, originals=True)
+    running = Server(app_of(service, token, LOOPBACK), limits)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=running.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            running.should_exit = True
+            thread.join(30)
+            service.close()

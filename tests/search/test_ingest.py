@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from tuplet import models, search
+from tuplet.data.readers import glyphs
 from tuplet.search import listing
 from tuplet.search.ingest import add_images, find_changes
 from tuplet.search.inputs import query_views
@@ -141,7 +142,9 @@ def test_tars_tables_and_splits(tmp_path, folder, embedder):
         add_images(index, list_images(tmp_path / "features.npy"))
 
 
-def test_splits_without_files_share_no_ids():
+def test_splits_without_files_share_no_ids(monkeypatch):
+    drawings, names = glyphs.draw_characters()
+    monkeypatch.setattr(glyphs, "draw_characters", lambda: (drawings[:, :20], names[:20]))
     train, test = ({image.id for image in list_images("glyphs", split)} for split in ("train", "test"))
     assert not train & test
     assert train | test == {image.id for image in list_images("glyphs")}

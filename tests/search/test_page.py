@@ -2,24 +2,21 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from browser import CHROMIUM
 from search.bad_uploads import saved
-from search.server_process import draw_image, server
+from search.server_process import draw_image, server_in_thread
 from tuplet import search
 from tuplet.search.ingest import add_images
 from tuplet.search.listing import list_images
 
 pytest.importorskip("uvicorn", reason="serving needs uvicorn")
 pytest.importorskip("fastapi", reason="serving needs fastapi")
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -35,6 +32,12 @@ def browser():
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    with server_in_thread(folder) as address:
+        yield address
 
 
 @pytest.fixture
@@ -173,7 +176,7 @@ def test_page_shows_the_files_of_results(visit, tmp_path, folder):
         draw_image(label, number).resize((600, 450)).save(tmp_path / "photos" / label / f"{number}.tif")
     index = search.create(tmp_path / "i", embedder=search.open(folder).embedder)
     add_images(index, list_images(tmp_path / "photos"))
-    with server(tmp_path / "i") as (address, _):
+    with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
         page.hover(".hit[title='red/0.tif']")
         page.click("li:has(.hit[title='red/0.tif']) .view")
@@ -248,7 +251,7 @@ def test_page_on_a_phone_and_in_the_dark(visit, address, tmp_path):
 
 
 def test_page_opens_with_its_token(browser, folder):
-    with server(folder, token="open sesame") as (address, _):
+    with server_in_thread(folder, token="open sesame") as address:
         context = browser.new_context()
         page = context.new_page()
         assert page.goto(address).status == 401
@@ -266,7 +269,7 @@ def test_page_takes_ids_and_labels_as_text(visit, tmp_path):
     hostile = "<img src=x onerror=\"document.title = 'hacked'\">&amp;'\"%2e%2e/\u202e"
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2), [hostile, "javascript:alert(1)"], [{"label": hostile}, {"label": "</script><b>bold"}])
-    with server(tmp_path / "i") as (address, _):
+    with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
         until(page, "document.querySelectorAll('.hit .none').length === 2")  # vectors have no thumbnails
         # Without a model the button to choose an image is disabled.
@@ -291,7 +294,7 @@ def test_page_shows_labels_of_any_json(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     labels = [{"toString": 1, "valueOf": None}, ["a", {"toString": "x"}], 7, {"__proto__": 1, "length": -1}]
     index.add(torch.eye(2).repeat(2, 1), range(4), [{"label": label, "toString": label} for label in labels])
-    with server(tmp_path / "i") as (address, _):
+    with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
         shown = {hit.inner_text() for hit in page.query_selector_all(".hit .label")}
         assert shown == {json.dumps(label, separators=(",", ":")).replace("__", " ") for label in labels}
@@ -306,7 +309,7 @@ def test_page_shows_labels_of_any_json(visit, tmp_path):
 def test_page_filters_its_first_items_by_metadata(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.eye(2).repeat(6, 1), range(12), [{"label": "x", "camera": i % 3} for i in range(12)])
-    with server(tmp_path / "i") as (address, _):
+    with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
         page.fill("#where", "camera=2, ")
         page.keyboard.press("Enter")
@@ -324,7 +327,7 @@ def test_page_suggests_a_few_of_many_classes(visit, tmp_path):
     labels = [{"label": f"{number:04d}.Blue_beetle_{number}"} for number in range(3000)]
     index.add(torch.randn(3000, 2, generator=torch.Generator().manual_seed(0)), range(3000), labels)
     suggested = "[...document.querySelectorAll('#labels option')].map(option => option.value)"
-    with server(tmp_path / "i") as (address, _):
+    with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
         assert "3,000 classes" in page.inner_text("#about")
         assert page.evaluate(suggested) == [f"{number:04d}.Blue_beetle_{number}" for number in range(50)]

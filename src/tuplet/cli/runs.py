@@ -8,7 +8,7 @@ from tuplet import data as datasets
 from tuplet import models
 from tuplet.cli.errors import print_stderr
 from tuplet.data import Dataset
-from tuplet.data.files import IMAGE_ENDINGS, Files
+from tuplet.data.files import Files
 from tuplet.data.sources import FEATURE_ENDINGS, TABLE_ENDINGS, TAR_ENDINGS
 from tuplet.errors import did_you_mean
 from tuplet.models import Embedder
@@ -105,7 +105,7 @@ def list_images(path: Path) -> list[Path]:
         raise ValueError(f"{path} is not an image; give images or folders of images")
     if path.is_file():
         return [path]
-    images = [path / name for name in Files.of(path) if name.lower().endswith(IMAGE_ENDINGS)]
+    images = [path / name for name in Files.of(path).images]
     if not images:
         raise ValueError(f"{path} contains no images; expected files such as 1.jpg")
     return images

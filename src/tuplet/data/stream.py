@@ -5,6 +5,7 @@ keeps, up to a limit, in memory and in a file on disk. It never drops anything f
 to an image only after an epoch, so what came last is needed last.
 """
 
+import copy
 import os
 import sys
 import zlib
@@ -183,8 +184,7 @@ class _DiskCache:
         self._numbers: Sequence[int] = range(count)
 
     def select(self, numbers: Sequence[int]) -> "_DiskCache":
-        part = object.__new__(_DiskCache)
-        part.__dict__ |= self.__dict__
+        part = copy.copy(self)
         part._numbers = [self._numbers[number] for number in numbers]
         return part
 

@@ -27,7 +27,7 @@ def sample(labels: Tensor, count: int = MAX_POINTS) -> Tensor:
     return position.argsort(stable=True)[:count].sort().values
 
 
-def layout(vectors: Tensor, steps: int = STEPS) -> Tensor:
+def layout(vectors: Tensor) -> Tensor:
     """Return points (N, 2) between 0 and 1 for vectors (N, d).
 
     >>> points = layout(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
@@ -37,7 +37,7 @@ def layout(vectors: Tensor, steps: int = STEPS) -> Tensor:
     x = principal_components(vectors.double(), 50).float()
     y = x[:, :2] if x.shape[1] > 1 else torch.cat([x, torch.zeros(len(x), 2 - x.shape[1])], 1)
     if len(x) > 3 and bool(x.any()):
-        y = _descend(_affinities(x), 1e-4 * y / y.std(), steps)
+        y = _descend(_affinities(x), 1e-4 * y / y.std())
     low, high = y.amin(0), y.amax(0)
     return torch.where(high > low, (y - low) / (high - low), 0.5)
 
@@ -66,13 +66,13 @@ def _affinities(x: Tensor) -> Tensor:
     return (p + p.T) / (2 * len(x))
 
 
-def _descend(p: Tensor, y: Tensor, steps: int) -> Tensor:
+def _descend(p: Tensor, y: Tensor) -> Tensor:
     """Minimise KL(p ‖ q) by gradient descent, with q the Cauchy similarities of the points in the plane."""
     lr = max(len(y) / EXAGGERATION / 4, 50.0)
     velocity, gains = torch.zeros_like(y), torch.ones_like(y)
     near, force = torch.empty_like(p), torch.empty_like(p)
-    for step in range(steps):
-        early = step < steps // 4
+    for step in range(STEPS):
+        early = step < STEPS // 4
         norms = y.square().sum(1)
         torch.addmm(norms + 1, y, y.T, alpha=-2, out=near)
         near.add_(norms[:, None]).reciprocal_().fill_diagonal_(0)

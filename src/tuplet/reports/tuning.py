@@ -13,6 +13,8 @@ from tuplet.reports.metrics import describe_metrics
 from tuplet.reports.run import read_json
 from tuplet.reports.svg import Area, Scale, chart, named_scale, percent, round_percent, scale
 
+_ABOUT_TABLE = "Best first. The best trials have one score for each seed; seeds draw different validation classes."
+
 
 def write_tuning(folder: str | os.PathLike[str], command: str = "") -> Path:
     """Write `tuning.html` into the folder of a tuning.
@@ -43,9 +45,6 @@ def write_tuning(folder: str | os.PathLike[str], command: str = "") -> Path:
         + section("table", "Every trial", _ABOUT_TABLE, _table(found))
     )
     return write_page(Path(folder) / "tuning.html", f"{source}: tuning", body)
-
-
-_ABOUT_TABLE = "Best first. The best trials have one score for each seed; seeds draw different validation classes."
 
 
 def metric_title(found: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tuplet import data
 from tuplet.data.dataset import crop_box
-from tuplet.data.files import IMAGE_ENDINGS, Files, Location, Slice, read_bytes
+from tuplet.data.files import Files, Location, Slice, read_bytes
 from tuplet.data.readers.webdataset import is_webdataset
 from tuplet.data.sources import TAR_ENDINGS
 from tuplet.errors import first_line
@@ -99,7 +99,7 @@ def list_images(source: str | os.PathLike[str], split: str | None = None, **opti
     plain = split is None and not options and str(source) and path.exists()
     if plain and (path.is_dir() or path.name.lower().endswith(TAR_ENDINGS)):
         files = Files.of(path)
-        names = [name for name in files if name.lower().endswith(IMAGE_ENDINGS)]
+        names = files.images
         if not all("/" in name for name in names) and not is_webdataset(files):
             labels = [_text(name.rpartition("/")[0]) for name in names]
             pairs = zip(names, labels, strict=True)

@@ -362,7 +362,7 @@ def alternatives(hint: Any) -> list[Any]:
 
 
 def _in_words(kind: Any) -> str:
-    if isinstance(kind, str) or kind is type(None):
-        return repr(kind) if isinstance(kind, str) else "None"
-    origin = get_origin(kind)
-    return "callable" if origin is Callable else "dict" if origin is not None else str(kind.__name__)
+    if isinstance(kind, str):
+        return repr(kind)
+    names: dict[Any, str] = {type(None): "None", Callable: "callable", Mapping: "dict"}
+    return names.get(get_origin(kind) or kind) or str(kind.__name__)
