@@ -371,6 +371,11 @@ _VIT = {
     "pooling": "class",
     "freeze_to": None,
 }
+#: A network so small that a CPU trains it in minutes.
+_SMALL_ABE = {
+    **_LITE0, "model_options": {"attention": 4}, "size": 64, "resize": 72, "stored_size": 72, "batch_size": 32,
+    "steps": 300, "precision": "float32",
+}  # fmt: skip
 _VALID = _VTHM["mining"]
 _LIMITS: dict[str, Mapping[str, Any]] = {
     **_AS_IT_IS,
@@ -475,6 +480,15 @@ CAUSES = {
             # 64 images and 28 pairs of learners.
             "a mean of divergences": {"loss_options": {"weight": 1 / (64 * 28)}},
             "a tenth of the lr": {"lr": 1e-5},
+        },
+        datasets=("cars196",),
+    ),
+    "abe_small": Ablation(
+        "ABE-4 with an EfficientNet-Lite0 at 64 pixels: a sum or a mean of divergences?",
+        "abe",
+        {
+            "a sum": _SMALL_ABE,
+            "a mean over the images": {**_SMALL_ABE, "loss_options": {"weight": 1 / 32}},
         },
         datasets=("cars196",),
     ),
