@@ -142,6 +142,14 @@ def test_embedding_finds_the_same_images_as_training(folder):
     assert (folder / "all.txt").read_text().splitlines()[::6] == ["all/ant/0.png", "all/bee/0.png"]
 
 
+def test_tables_without_labels_can_be_embedded(folder):
+    (folder / "shop.csv").write_text("path,price\nphotos/ant/0.png,3\nphotos/bee/0.png,4\n")
+    done = typed("embed", "run", "shop.csv", "--out", "shop.npz", cwd=folder)
+    assert (done.exit_code, done.stdout) == (0, "shop.npz: 2 vectors of 8 numbers\n")
+    with np.load(folder / "shop.npz") as archive:
+        assert set(archive) == {"embeddings", "paths"}
+
+
 def test_embedding_can_skip_unreadable_images(folder):
     draw_folder(folder / "cut", NAMES[:1])
     (folder / "cut/ant/2.png").write_bytes(b"cut")

@@ -61,7 +61,8 @@ class Table:
     def with_roles(self, given: Mapping[str, str] | None, known: Sequence[str] = ROLES) -> "Table":
         """Find the column of each role: the one with its name, or the one that is given, {"label": "species"}.
 
-        An empty name, {"width": ""}, leaves a role out; the column of that name is then metadata.
+        An empty name, {"width": ""}, leaves a role out; the column of that name is then metadata. Without a column of
+        labels, the column `class` is the label.
         """
         given = given or {}
         for role, name in given.items():
@@ -70,6 +71,8 @@ class Table:
             if name and name not in self.columns:
                 raise ValueError(f"{self.source} has no column {name!r}; {did_you_mean(name, self.columns)}")
         roles = {role: name for role in known if (name := given.get(role, role)) in self.columns}
+        if "class" in roles and not {"label", "labels"} & roles.keys():
+            roles["label"] = roles["class"]
         if "group" in known and "group" not in roles and "group" not in given:
             found = [name for name in GROUPS if name in self.columns]
             if len(found) > 1:
@@ -80,6 +83,19 @@ class Table:
             if found:
                 roles["group"] = found[0]
         return replace(self, roles=roles)
+
+    def with_empty_labels(self) -> "Table":
+        """Give each row that has no label the empty one, so that images without labels can be embedded.
+
+        >>> table = Table("birds.csv", {"path": ["a.png", "b.png"], "label": ["owl", None]}, str)
+        >>> list(table.with_roles(None).with_empty_labels()["label"])
+        ['owl', '']
+        """
+        if "labels" in self:
+            return self
+        name = self.roles.get("label", "label")
+        labels = ["" if label is None else label for label in self.columns.get(name, [None] * len(self))]
+        return replace(self, columns={**self.columns, name: labels}, roles={**self.roles, "label": name})
 
 
 def dataset_of(table: Table, images: Sequence[Location]) -> Dataset:
