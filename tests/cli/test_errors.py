@@ -78,6 +78,10 @@ def folder(tmp_path_factory):
          "hold out images of both with --split images"),
         (("train", "broken", *SMALL), "3.png cannot be read"),
         (("train", "list.csv"), "list.csv has no column 'path'; its columns are file, label"),
+        (("train", "photos", "--columns", "label=x"), "--columns is given, but photos is no table"),
+        (("train", "photos", "--pattern", "x"), "--pattern is 'x', which has no group (?P<label>…)"),
+        (("train", "list.csv", "--columns", "labl=x"), "--columns has 'labl'; did you mean 'label'?"),
+        (("data", "photos", "--boxes"), "--boxes is given, but photos has none"),
         ((*TRAIN, "--batch-size", "64"), "choose a --batch-size of 16 or less, or a larger --per-class"),
         ((*TRAIN, "--loss", "tripplet"), "there is no loss 'tripplet'; did you mean 'triplet'?"),
         (("train", "photos", "--out", "new", *SMALL, "--size", "12"), "images are 12×12 and this convnet "

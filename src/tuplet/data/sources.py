@@ -18,7 +18,7 @@ from tuplet.data.readers.folders import class_folders
 from tuplet.data.readers.glyphs import glyphs
 from tuplet.data.readers.tables import TABLE_ENDINGS, is_arrow, match_pattern, read_table
 from tuplet.data.readers.webdataset import is_webdataset, read_webdataset
-from tuplet.errors import did_you_mean
+from tuplet.errors import OptionError, did_you_mean, opt
 
 FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -92,9 +92,9 @@ def open(
     found = _read(path, layout, columns, complete, pattern, boxes, labelled)
     if boxes and found.boxes is None:
         known = ", ".join(known.title for known in LAYOUTS.values() if known.has_boxes)
-        raise ValueError(
-            f"boxes is given, but {path} has none; leave it out for all but {known} as their authors distribute them, "
-            "and tables, which have columns x1, y1, x2 and y2"
+        raise OptionError(
+            f"{opt('boxes')} is given, but {path} has none; leave it out for all but {known} as their authors "
+            "distribute them, and tables, which have columns x1, y1, x2 and y2"
         )
     return replace(found, source=str(path.absolute()), opened_with={k: v for k, v in how.items() if v is not None})
 
@@ -115,7 +115,8 @@ def _read(
     if layout and (is_table or is_features):
         raise ValueError(f"layout is {layout!r}, but {path} is neither a folder nor a tar; leave it out")
     if is_features and (columns or pattern):
-        raise ValueError(f"{'columns' if columns else 'pattern'} is given, but {path} is no table; leave it out")
+        given = opt("columns" if columns else "pattern")
+        raise OptionError(f"{given} is given, but {path} is no table; leave it out")
     if is_table:
         return read_table(path, columns, pattern, labelled)
     if is_features:
@@ -131,7 +132,8 @@ def _read(
     if layout is None and (read := _columns(path, files, columns, pattern, labelled)) is not None:
         return read
     if columns:
-        raise ValueError(f"columns is given, but {path} is no table ({', '.join(TABLE_ENDINGS)}); leave it out")
+        tables = ", ".join(TABLE_ENDINGS)
+        raise OptionError(f"{opt('columns')} is given, but {path} is no table ({tables}); leave it out")
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
     if found is None:
         return class_folders(files)

@@ -54,7 +54,9 @@ def read_table(
         raise _no_column(table, columns, *needed)
     if pattern is not None:
         if "path" not in table:
-            raise ValueError(f"pattern is given, but {path} has no column 'path' to look into; name it, or the label")
+            raise OptionError(
+                f"{opt('pattern')} is given, but {path} has no column 'path' to look into; name it, or the label"
+            )
         found = match_pattern(table, list(map(str, table["path"])), pattern).with_roles(columns)
         table = replace(found, roles={**found.roles, "path": table.roles["path"]})
     if "label" not in table and "labels" not in table:
@@ -92,9 +94,11 @@ def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error
+        raise OptionError(f"{opt('pattern')} is {pattern!r}, which is no regular expression: {error}") from error
     if "label" not in expression.groupindex:
-        raise ValueError(f"pattern is {pattern!r}, which has no group (?P<label>…); name the part that is the class")
+        raise OptionError(
+            f"{opt('pattern')} is {pattern!r}, which has no group (?P<label>…); name the part that is the class"
+        )
     found = [expression.search(name) for name in names]
     if missing := [i for i, match in enumerate(found) if match is None]:
         raise ValueError(

@@ -9,7 +9,7 @@ from tuplet.data.dataset import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files, Location
 from tuplet.data.readers.columns import Table, dataset_of
 from tuplet.data.readers.folders import split_in
-from tuplet.errors import warn
+from tuplet.errors import OptionError, opt, warn
 
 #: The endings of the files that describe an image.
 _ABOUT = ("cls", "json", "txt")
@@ -58,9 +58,9 @@ def read_webdataset(tars: Sequence[Files], columns: Mapping[str, str] | None = N
     if not labelled:
         table = table.with_empty_labels()
     if "label" not in table and "labels" not in table:
-        raise ValueError(
+        raise OptionError(
             f"{places[0]} has no label in a .cls file or in the entry label of a .json file; add it, or name another "
-            f"entry, columns label=…: {', '.join(names) or 'there are none'}"
+            f"entry, {opt('columns', {'label': '…'})}: {', '.join(names) or 'there are none'}"
         )
     return dataset_of(table, images)
 
