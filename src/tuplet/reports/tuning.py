@@ -102,7 +102,7 @@ def _course(found: Mapping[str, Any]) -> str:
     area = Area(x, _scores(metric_title(found), [y for _, y in points]))
     stopped = [point for point in points if point not in complete]
     marks = area.line(so_far, "positive") + area.dots(stopped, "faint", 2.5) + area.dots(complete, "positive")
-    keys = [("trial, and the best so far", "positive"), ("stopped early", "faint")]
+    keys = [("trial, and the best so far", "positive"), *([("stopped early", "faint")] if stopped else [])]
     readout = [(float(row["trial"]), f"trial {row['trial']}: {percent(row['score'])}") for row in rows]
     best = max((row for row in rows if row["state"] == "complete"), key=lambda row: float(row["score"]))
     caption = f"The best of one seed is trial {best['trial']}."
