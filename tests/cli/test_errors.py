@@ -179,7 +179,7 @@ def test_errors_are_one_line(folder, words, sentence):
         (("embed", "run", "photos", "--out", "v.txt"), "its ending must be one of .npy, .npz, .safetensors, .parquet"),
         (("evaluate", "run", "--bootstrap", "-1"), "Invalid value for '--bootstrap'"),
         (("compare", "photos", "triplet", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("evaluate", "run", "--on", "half"), "'half' is not one of 'test', 'train', 'all'"),
+        (("evaluate", "run", "--on", "half"), "Invalid value for '--on': 'half' is not one of 'test', 'train', 'all'"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
