@@ -247,6 +247,13 @@ def test_data_describes_a_dataset(folder):
     assert "8 of the 8 test classes are trained on too" in typed("data", "mixed.csv", "--no-check", cwd=folder).output
 
 
+def test_data_names_classes_with_a_single_example(folder):
+    rows = [f"photos/{name}/{i}.png,{name}" for name in NAMES for i in range(1 if name == "bee" else 6)]
+    (folder / "single.csv").write_text("\n".join(["path,label", *rows]))
+    output = typed("data", "single.csv", "--no-check", cwd=folder).output
+    assert "a single example, which has no positive and cannot be trained on: 1 (bee)\n" in output
+
+
 def test_data_counts_exact_copies(folder):
     """A copy is always retrieved first, which flatters a result."""
     shutil.copytree(folder / "photos", folder / "copied")
