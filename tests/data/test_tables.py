@@ -136,6 +136,15 @@ def test_labels_may_be_missing_where_none_is_needed(tmp_path):
         tuplet_data.open(tmp_path / "file.csv", labelled=False)
 
 
+def test_who_has_no_labels_gets_no_warning(tmp_path, recwarn):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "only.csv").write_text("path\na.png\n")
+    assert tuplet_data.open(tmp_path / "only.csv", labelled=False).class_names == ("",)
+    (tmp_path / "price.csv").write_text("path,price\na.png,3\n")
+    assert tuplet_data.open(tmp_path / "price.csv", columns={"label": ""}, labelled=False).class_names == ("",)
+    assert not recwarn
+
+
 def test_a_damaged_parquet_table_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):

@@ -63,7 +63,8 @@ def read_table(
         missing = _no_column(table, columns, "label")
         if labelled:
             raise missing
-        warn(f"the images get no label: {missing.marked}")
+        if missing.option and "label" not in (columns or {}):  # another column may be meant
+            warn(f"the images get no label: {missing.marked}")
     if not labelled:
         table = table.with_empty_labels()
     if "image" in table:
