@@ -169,6 +169,16 @@ def test_embedding_can_skip_unreadable_images(folder):
     assert "none of the 1 images can be read, first: image cut/ant/2.png cannot be read" in done.stderr
 
 
+def test_evaluation_can_skip_unreadable_images(folder):
+    draw_folder(folder / "torn", NAMES[:2])
+    (folder / "torn/ant/2.png").write_bytes(b"cut")
+    done = typed("evaluate", "run", "torn", "--on", "all", cwd=folder)
+    assert (done.exit_code, done.stderr.split("; ")[-1]) == (1, "replace it or leave it out with --unreadable skip\n")
+    done = typed("evaluate", "run", "torn", "--on", "all", "--unreadable", "skip", "--json", cwd=folder)
+    assert json.loads(done.stdout)["queries"] == 11
+    assert "1 of 12 images were skipped" in done.stderr
+
+
 def test_the_report_can_be_written_again_and_after_a_move(folder, tmp_path):
     path = folder / "run/report.html"
     first = path.read_text()
