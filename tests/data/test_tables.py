@@ -222,8 +222,11 @@ def test_features_without_labels_get_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the labels of .*v\.npy are missing; save them as v_labels\.npy"):
         tuplet_data.open(tmp_path / "v.npy")
     np.savez(tmp_path / "v.npz", vectors=np.zeros((2, 2)))
-    with pytest.raises(ValueError, match=r"has no entry 'features', its entries are vectors; name them"):
+    with pytest.raises(ValueError, match=r"has no entry 'features', its entries are vectors; give the vectors this"):
         tuplet_data.open(tmp_path / "v.npz")
+    np.savez(tmp_path / "embedded.npz", embeddings=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"has no entry 'labels', .* are embeddings; add the class of each vector$"):
+        tuplet_data.open(tmp_path / "embedded.npz")
 
 
 @pytest.mark.parametrize("ending", ["npy", "npz", "safetensors"])
