@@ -131,9 +131,6 @@ def test_labels_may_be_missing_where_none_is_needed(tmp_path):
         assert list(data.metadata["price"]) == [3, 4]
     (tmp_path / "some.csv").write_text("path,label\na.png,owl\na.png,\n")
     assert tuplet_data.open(tmp_path / "some.csv", labelled=False).class_names == ("", "owl")
-    (tmp_path / "file.csv").write_text("file,price\na.png,3\n")
-    with pytest.raises(ValueError, match=r"give columns=\{'path': 'file'\}$"):
-        tuplet_data.open(tmp_path / "file.csv", labelled=False)
 
 
 def test_who_has_no_labels_gets_no_warning(tmp_path, recwarn):

@@ -49,8 +49,7 @@ def read_table(
         roles = dict(table.roles)
         table = replace(table, roles={"path": roles.pop("image"), **roles})
     if "path" not in table and "image" not in table:
-        has_label = not labelled or pattern or "label" in table or "labels" in table
-        needed = ["path"] if has_label else ["path", "label"]
+        needed = ["path"] if pattern or "label" in table or "labels" in table else ["path", "label"]
         raise _no_column(table, columns, *needed)
     if pattern is not None:
         if "path" not in table:
