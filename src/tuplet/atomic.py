@@ -42,7 +42,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         remedy = "give another folder" if _errno(error) in _WRONG_PLACE else "make room, then call again"
-        raise OSError(f"{path} could not be written ({first_line(error)}); {remedy}") from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise OSError(f"{path} could not be written ({reason}); {remedy}") from error
 
 
 def _errno(error: OSError | SafetensorError) -> int | None:

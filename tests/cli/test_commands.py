@@ -142,6 +142,14 @@ def test_embedding_finds_the_same_images_as_training(folder):
     assert (folder / "all.txt").read_text().splitlines()[::6] == ["all/ant/0.png", "all/bee/0.png"]
 
 
+def test_tables_without_labels_can_be_embedded(folder):
+    (folder / "shop.csv").write_text("path,price\nphotos/ant/0.png,3\nphotos/bee/0.png,4\n")
+    done = typed("embed", "run", "shop.csv", "--out", "shop.npz", cwd=folder)
+    assert (done.exit_code, done.stdout) == (0, "shop.npz: 2 vectors of 8 numbers\n")
+    with np.load(folder / "shop.npz") as archive:
+        assert set(archive) == {"embeddings", "paths"}
+
+
 def test_embedding_can_skip_unreadable_images(folder):
     draw_folder(folder / "cut", NAMES[:1])
     (folder / "cut/ant/2.png").write_bytes(b"cut")
@@ -159,6 +167,16 @@ def test_embedding_can_skip_unreadable_images(folder):
     done = typed("embed", "run", "cut", "--out", "none.npy", "--unreadable", "skip", cwd=folder)
     assert done.exit_code == 1
     assert "none of the 1 images can be read, first: image cut/ant/2.png cannot be read" in done.stderr
+
+
+def test_evaluation_can_skip_unreadable_images(folder):
+    draw_folder(folder / "torn", NAMES[:2])
+    (folder / "torn/ant/2.png").write_bytes(b"cut")
+    done = typed("evaluate", "run", "torn", "--on", "all", cwd=folder)
+    assert (done.exit_code, done.stderr.split("; ")[-1]) == (1, "replace it or leave it out with --unreadable skip\n")
+    done = typed("evaluate", "run", "torn", "--on", "all", "--unreadable", "skip", "--json", cwd=folder)
+    assert json.loads(done.stdout)["queries"] == 11
+    assert "1 of 12 images were skipped" in done.stderr
 
 
 def test_the_report_can_be_written_again_and_after_a_move(folder, tmp_path):
@@ -218,7 +236,7 @@ def test_compare_prints_means_and_standard_deviations(folder):
     assert 'href="triplet/seed_1/report.html"' not in page  # written before that report
     assert typed(*words, cwd=folder).exit_code == 0
     page = (folder / "compared/comparison.html").read_text()
-    assert '<a href="triplet/seed_1/report.html">seed 1</a> ' not in page.split("seed 0")[0]
+    assert '<a href="triplet/seed_1/report.html">seed\xa01</a> ' not in page.split("seed\xa00")[0]
     assert 'href="triplet/seed_1/report.html"' in page
     assert page.count("<circle") == 8  # four runs in the chart of a wide window and in that of a phone
     for row in found["rows"][1:]:
@@ -237,6 +255,13 @@ def test_data_describes_a_dataset(folder):
     rows = [f"photos/{name}/{i}.png,{name},{'train' if i % 2 else 'test'}" for name in NAMES for i in range(6)]
     (folder / "mixed.csv").write_text("\n".join(["path,label,split", *rows]))
     assert "8 of the 8 test classes are trained on too" in typed("data", "mixed.csv", "--no-check", cwd=folder).output
+
+
+def test_data_names_classes_with_a_single_example(folder):
+    rows = [f"photos/{name}/{i}.png,{name}" for name in NAMES for i in range(1 if name == "bee" else 6)]
+    (folder / "single.csv").write_text("\n".join(["path,label", *rows]))
+    output = typed("data", "single.csv", "--no-check", cwd=folder).output
+    assert "a single example, which has no positive and cannot be trained on: 1 (bee)\n" in output
 
 
 def test_data_counts_exact_copies(folder):

@@ -78,6 +78,10 @@ def folder(tmp_path_factory):
          "hold out images of both with --split images"),
         (("train", "broken", *SMALL), "3.png cannot be read"),
         (("train", "list.csv"), "list.csv has no column 'path'; its columns are file, label"),
+        (("train", "photos", "--columns", "label=x"), "--columns is given, but photos is no table"),
+        (("train", "photos", "--pattern", "x"), "--pattern is 'x', which has no group (?P<label>…)"),
+        (("train", "list.csv", "--columns", "labl=x"), "--columns has 'labl'; did you mean 'label'?"),
+        (("data", "photos", "--boxes"), "--boxes is given, but photos has none"),
         ((*TRAIN, "--batch-size", "64"), "choose a --batch-size of 16 or less, or a larger --per-class"),
         ((*TRAIN, "--loss", "tripplet"), "there is no loss 'tripplet'; did you mean 'triplet'?"),
         (("train", "photos", "--out", "new", *SMALL, "--size", "12"), "images are 12×12 and this convnet "
@@ -175,7 +179,7 @@ def test_errors_are_one_line(folder, words, sentence):
         (("embed", "run", "photos", "--out", "v.txt"), "its ending must be one of .npy, .npz, .safetensors, .parquet"),
         (("evaluate", "run", "--bootstrap", "-1"), "Invalid value for '--bootstrap'"),
         (("compare", "photos", "triplet", "--seeds", "0"), "Invalid value for '--seeds'"),
-        (("evaluate", "run", "--on", "half"), "'half' is not one of 'test', 'train', 'all'"),
+        (("evaluate", "run", "--on", "half"), "Invalid value for '--on': 'half' is not one of 'test', 'train', 'all'"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
@@ -307,8 +311,8 @@ def test_a_full_file_system(folder):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("report run", "run/report.html could not be written ([Errno 30] Read-only file system: "),
-        ("index run photos -o run/an.index", "run/an.index could not be written ([Errno 30] Read-only file system: "),
+        ("report run", "run/report.html could not be written (Read-only file system); "),
+        ("index run photos -o run/an.index", "run/an.index could not be written (Read-only file system); "),
     ],
 )
 def test_a_read_only_file_system(folder, words, sentence):

@@ -48,6 +48,15 @@ def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_images_that_cannot_be_read_are_not_needed(run, tmp_path):
+    draw_folder(tmp_path / "cut", ("ant", "bee", "cat", "dog"), each=6)
+    (tmp_path / "cut/dog/2.png").write_bytes(b"cut")
+    done = typed("export", "run", tmp_path / "cut", "--format", "torch_export", "--out", tmp_path / "m.pt2", cwd=run)
+    assert done.exit_code == 0, done.output
+    assert "Recall@1 on 11 images" in done.stdout
+    assert "1 of 12 images were skipped" in done.stderr
+
+
 def test_a_place_that_cannot_be_written_is_named(run, tmp_path):
     (tmp_path / "file").touch()
     done = typed("export", "run", "--out", tmp_path / "file/m.onnx", cwd=run)

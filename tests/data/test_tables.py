@@ -113,6 +113,35 @@ def test_an_example_keeps_the_columns_that_were_found(tmp_path):
         tuplet_data.open(tmp_path / "t.csv")
 
 
+def test_the_class_is_the_label_where_no_column_is(tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text("path,class\na.png,owl\na.png,bee\n")
+    data = tuplet_data.open(tmp_path / "t.csv")
+    assert data.class_names == ("bee", "owl")
+    assert data.labels.tolist() == [1, 0]
+
+
+def test_labels_may_be_missing_where_none_is_needed(tmp_path):
+    write_image(tmp_path / "a.png")
+    rows = [{"path": "a.png", "price": 3}, {"path": "a.png", "price": 4}]
+    for name in ("t.csv", "t.parquet"):
+        with pytest.warns(UserWarning, match="the images get no label: .* has no column 'label'; .*{'label': 'price'}"):
+            data = tuplet_data.open(write_table(tmp_path / name, rows), labelled=False)
+        assert (data.class_names, data.labels.tolist()) == (("",), [0, 0])
+        assert list(data.metadata["price"]) == [3, 4]
+    (tmp_path / "some.csv").write_text("path,label\na.png,owl\na.png,\n")
+    assert tuplet_data.open(tmp_path / "some.csv", labelled=False).class_names == ("", "owl")
+
+
+def test_who_has_no_labels_gets_no_warning(tmp_path, recwarn):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "only.csv").write_text("path\na.png\n")
+    assert tuplet_data.open(tmp_path / "only.csv", labelled=False).class_names == ("",)
+    (tmp_path / "price.csv").write_text("path,price\na.png,3\n")
+    assert tuplet_data.open(tmp_path / "price.csv", columns={"label": ""}, labelled=False).class_names == ("",)
+    assert not recwarn
+
+
 def test_a_damaged_parquet_table_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"garbage")
     with pytest.raises(ValueError, match=r"^[^\n]*t\.parquet cannot be read \([^\n]+\); save it again$"):
@@ -190,8 +219,11 @@ def test_features_without_labels_get_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the labels of .*v\.npy are missing; save them as v_labels\.npy"):
         tuplet_data.open(tmp_path / "v.npy")
     np.savez(tmp_path / "v.npz", vectors=np.zeros((2, 2)))
-    with pytest.raises(ValueError, match=r"has no entry 'features', its entries are vectors; name them"):
+    with pytest.raises(ValueError, match=r"has no entry 'features', its entries are vectors; give the vectors this"):
         tuplet_data.open(tmp_path / "v.npz")
+    np.savez(tmp_path / "embedded.npz", embeddings=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"has no entry 'labels', .* are embeddings; add the class of each vector$"):
+        tuplet_data.open(tmp_path / "embedded.npz")
 
 
 @pytest.mark.parametrize("ending", ["npy", "npz", "safetensors"])

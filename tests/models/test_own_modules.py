@@ -65,6 +65,11 @@ def test_a_module_without_an_input_to_try_is_refused():
         models.create(Gives(lambda y: y))
 
 
+def test_a_part_of_a_preprocessing_is_not_enough_for_a_module():
+    with pytest.raises(ValueError, match=r"and has only size of the former; give a complete models\.Preprocessing"):
+        models.create(nn.Conv2d(3, 4, 3), preprocessing={"size": 64})
+
+
 def test_an_input_that_the_module_does_not_take_is_named():
     with pytest.raises(ValueError, match=r"fails on a tensor \(1, 9\) of torch\.float32 \(mat1 and mat2 shapes"):
         models.create(Gives(lambda y: y), example=torch.zeros(1, 9))

@@ -3,6 +3,7 @@
 import json
 import re
 
+from browser import Visit, needs_chromium
 from tuplet import reports
 
 
@@ -13,6 +14,28 @@ def row(loss, *scores):
     ]
     mean = {"recall_at_1": sum(scores) / len(scores)}
     return {"loss": loss, "mean": mean, "std": {"recall_at_1": 0.011}, "runs": runs, "published": []}
+
+
+MEASURE = """<script>
+  const table = document.querySelector(".wide");
+  document.body.dataset.fits = JSON.stringify(table.scrollWidth <= table.clientWidth);
+</script>"""
+
+
+@needs_chromium
+def test_the_table_fits_a_window(tmp_path):
+    names = ["recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8", "map_at_r", "nmi", "f1"]
+    printed = {"paper": "Unified view 2019", "method": "RAW+VTHM", "network": "bn_inception", "dim": 512}
+    rows = [row(loss, 0.55, 0.57, 0.6) for loss in ("multi_similarity", "npair_angular")]
+    for each in rows:
+        each["mean"] |= dict.fromkeys(names, 0.567)
+        each["std"] |= dict.fromkeys(names, 0.012)
+        each["published"] = [{**printed, "metrics": {"recall_at_1": 0.66}}]
+    (tmp_path / "comparison.json").write_text(json.dumps({"data": "photos", "benchmark": None, "rows": rows}))
+    page = reports.write_comparison(tmp_path)
+    page.write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
+    visit = Visit(page, tmp_path / "profile", "--window-size=1300,900")
+    assert visit.value("fits")
 
 
 def test_the_chart_fits_a_phone(tmp_path):

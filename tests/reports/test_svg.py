@@ -27,6 +27,13 @@ def test_ticks_are_round_few_and_inside(a, b):
     assert all(step[0] in "125" for step in steps), steps
 
 
+@given(st.integers(-1000, 1000), st.integers(0, 1000))
+def test_ticks_between_integers_are_integers(low, span):
+    ticks = scale("x", low, low + span).ticks
+    assert 1 <= len(ticks) <= 9
+    assert all(text == str(round(value)) for value, text in ticks)
+
+
 def test_values_map_to_pixels():
     area = Area(scale("x", 0, 10), scale("y", 0, 100))
     assert area.at(0, 0) == (drawing.LEFT, drawing.HEIGHT - drawing.BOTTOM)

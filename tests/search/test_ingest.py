@@ -142,6 +142,15 @@ def test_tars_tables_and_splits(tmp_path, folder, embedder):
         add_images(index, list_images(tmp_path / "features.npy"))
 
 
+def test_tables_need_no_labels(tmp_path, folder, embedder):
+    (tmp_path / "shop.csv").write_text("path,price\nphotos/ant/1.png,5\nphotos/bee/1.png,7\n")
+    index = search.create(tmp_path / "index", embedder=embedder)
+    with pytest.warns(UserWarning, match="the images get no label"):
+        assert add_images(index, list_images(tmp_path / "shop.csv")).added == 2
+    hits = index.search(torch.zeros(8), where={"price": 7})[0]
+    assert [(hit.id, hit.label) for hit in hits] == [("photos/bee/1.png", None)]
+
+
 def test_splits_without_files_share_no_ids(monkeypatch):
     drawings, names = glyphs.draw_characters()
     monkeypatch.setattr(glyphs, "draw_characters", lambda: (drawings[:, :20], names[:20]))

@@ -290,6 +290,13 @@ def test_page_takes_ids_and_labels_as_text(visit, tmp_path):
         assert not page.trouble
 
 
+def test_page_shows_ids_as_they_are_where_items_have_no_labels(visit, tmp_path):
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.ones(1, 2), ids=["1.my_photos/bee_1.jpg"], metadata=[{"price": 3}])
+    with server_in_thread(tmp_path / "i") as address:
+        assert visit(address).inner_text(".hit .label") == "1.my_photos/bee_1.jpg"
+
+
 def test_page_shows_labels_of_any_json(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     labels = [{"toString": 1, "valueOf": None}, ["a", {"toString": "x"}], 7, {"__proto__": 1, "length": -1}]

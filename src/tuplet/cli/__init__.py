@@ -87,6 +87,13 @@ class _GroupedCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:  # pydantic begins the text about a choice with the type of the error
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         # typer's script for zsh loses the text in brackets, which is the default, and apostrophes.
         items = super().shell_complete(ctx, incomplete)

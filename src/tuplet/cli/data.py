@@ -66,12 +66,17 @@ def _counts(part: "Dataset") -> list[str]:
 
 
 def _print_classes(data: "Dataset") -> None:
-    sizes = data.class_sizes()
-    named = [f"{data.class_names[label]} ({size:,})" for label, size in list(sizes.items())[:8]]
-    print(f"\nclasses: {', '.join(named)}{', …' if len(sizes) > 8 else ''}")
-    single = list(sizes.values()).count(1)
+    sizes = [(data.class_names[label], size) for label, size in data.class_sizes().items()]
+    print(f"\nclasses: {_listed([f'{name} ({size:,})' for name, size in sizes])}")
+    single = [name for name, size in sizes if size == 1]
     if single:
-        print(f"classes with a single example, which has no positive and cannot be trained on: {single:,}")
+        problem = "classes with a single example, which has no positive and cannot be trained on"
+        print(f"{problem}: {len(single):,} ({_listed(single)})")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, in words."""
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
 def _print_columns(data: "Dataset") -> None:

@@ -77,7 +77,7 @@ def embed(
     _write(out, embedded.vectors.numpy(), kept, labels)
     shutil.rmtree(shards, ignore_errors=True)
     skipped = f", {len(paths) - len(kept):,} unreadable" if len(kept) < len(paths) else ""
-    print(f"{out}: {len(kept):,} vectors of {embedder.width:,} numbers{skipped}")
+    print(f"{out}: {len(kept):,} vector{'s' * (len(kept) > 1)} of {embedder.width:,} numbers{skipped}")
 
 
 def _list(

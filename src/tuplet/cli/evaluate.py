@@ -27,6 +27,10 @@ def evaluate(
     bootstrap: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples for 95 % intervals; 0 is none.")] = 0,
     rerank: Annotated[bool, typer.Option("--rerank", help="Measure with re-ranked results too.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of k-means, verification and resampling.")] = 0,
+    unreadable: Annotated[
+        Literal["stop", "skip"] | None,
+        typer.Option(help="Stop at an image that cannot be read, or skip it. [as the run did, or stop]"),
+    ] = None,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     columns: Columns = None,
@@ -56,7 +60,7 @@ def evaluate(
         raise OptionError(f"the data have {count} class{'es' * (count > 1)}", f"measure all with {opt('on', 'all')}")
     only_tests = opened.splits is not None and "train" not in opened.splits
     chosen = choose_examples(opened, on) if on == "all" or only_tests or not settings else _split(opened, settings, on)
-    unreadable = settings.get("unreadable", "stop")
+    unreadable = unreadable or settings.get("unreadable", "stop")
     metrics = measure(embedder, chosen, recall_ks(opened), metric, bootstrap, rerank, seed, unreadable)
     if as_json:
         print(json.dumps(metrics, indent=2))

@@ -77,13 +77,13 @@ def _made(folder: Path) -> Path:
 
 
 def _some(data: "Dataset", count: int, preprocessing: "Preprocessing") -> "tuple[Tensor, Tensor]":
-    """Return up to `count` images of a dataset, evenly from all classes, and their labels."""
+    """Return up to `count` images of a dataset, evenly from all classes, and their labels; skip unreadable ones."""
     import torch
 
     from tuplet import data as datasets
     from tuplet.reports.projection import sample
 
-    store = datasets.load(data.select(sample(data.labels, count)), crop=preprocessing.crop)
+    store = datasets.load(data.select(sample(data.labels, count)), unreadable="skip", crop=preprocessing.crop)
     return store.values[torch.arange(len(store))], store.data.labels
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Recipe: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="A paper's settings: ranked_list, npair_angular, raw_vthm, nra, npair; or demo.",
+        help="A paper's settings, such as ranked_list or npair; or best_resnet50, best_vit or demo.",
         autocompletion=complete("recipes"),
     ),
 ]

@@ -18,7 +18,7 @@ from tuplet.data.readers.folders import class_folders
 from tuplet.data.readers.glyphs import glyphs
 from tuplet.data.readers.tables import TABLE_ENDINGS, is_arrow, match_pattern, read_table
 from tuplet.data.readers.webdataset import is_webdataset, read_webdataset
-from tuplet.errors import did_you_mean
+from tuplet.errors import OptionError, did_you_mean, opt
 
 FEATURE_ENDINGS = (".npy", ".npz", ".safetensors")
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -32,6 +32,7 @@ def open(
     complete: bool = True,
     pattern: str | None = None,
     boxes: bool = False,
+    labelled: bool = True,
 ) -> Dataset:
     """Open a dataset.
 
@@ -56,6 +57,7 @@ def open(
             named groups are columns too: `split`, `camera` or any metadata.
         boxes: crop every image of CUB-200-2011, Cars196 or In-Shop to its official bounding box. A table has boxes in
             its columns.
+        labelled: rows of a table need a label. If false, those without one get the class `""`.
 
     Raises:
         FileNotFoundError: the source does not exist.
@@ -87,18 +89,24 @@ def open(
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give {_SOURCES}")
     how = {"layout": layout, "columns": dict(columns) if columns else None, "pattern": pattern, "boxes": boxes or None}
-    found = _read(path, layout, columns, complete, pattern, boxes)
+    found = _read(path, layout, columns, complete, pattern, boxes, labelled)
     if boxes and found.boxes is None:
         known = ", ".join(known.title for known in LAYOUTS.values() if known.has_boxes)
-        raise ValueError(
-            f"boxes is given, but {path} has none; leave it out for all but {known} as their authors distribute them, "
-            "and tables, which have columns x1, y1, x2 and y2"
+        raise OptionError(
+            f"{opt('boxes')} is given, but {path} has none; leave it out for all but {known} as their authors "
+            "distribute them, and tables, which have columns x1, y1, x2 and y2"
         )
     return replace(found, source=str(path.absolute()), opened_with={k: v for k, v in how.items() if v is not None})
 
 
 def _read(
-    path: Path, layout: str | None, columns: Mapping[str, str] | None, complete: bool, pattern: str | None, boxes: bool
+    path: Path,
+    layout: str | None,
+    columns: Mapping[str, str] | None,
+    complete: bool,
+    pattern: str | None,
+    boxes: bool,
+    labelled: bool,
 ) -> Dataset:
     if layout and pattern:
         raise ValueError(f"layout is {layout!r} and pattern is given; give one of them")
@@ -107,9 +115,10 @@ def _read(
     if layout and (is_table or is_features):
         raise ValueError(f"layout is {layout!r}, but {path} is neither a folder nor a tar; leave it out")
     if is_features and (columns or pattern):
-        raise ValueError(f"{'columns' if columns else 'pattern'} is given, but {path} is no table; leave it out")
+        given = opt("columns" if columns else "pattern")
+        raise OptionError(f"{given} is given, but {path} is no table; leave it out")
     if is_table:
-        return read_table(path, columns, pattern)
+        return read_table(path, columns, pattern, labelled)
     if is_features:
         return features_file(path)
     if path.is_file() and path.suffix.lower() in IMAGE_ENDINGS:
@@ -120,10 +129,11 @@ def _read(
             f"({', '.join(FEATURE_ENDINGS)}); unpack it if it is an archive, else save it as one of these"
         )
     files = Files.of(path)
-    if layout is None and (read := _columns(path, files, columns, pattern)) is not None:
+    if layout is None and (read := _columns(path, files, columns, pattern, labelled)) is not None:
         return read
     if columns:
-        raise ValueError(f"columns is given, but {path} is no table ({', '.join(TABLE_ENDINGS)}); leave it out")
+        tables = ", ".join(TABLE_ENDINGS)
+        raise OptionError(f"{opt('columns')} is given, but {path} is no table ({tables}); leave it out")
     found = LAYOUTS[layout] if layout else next((known for known in LAYOUTS.values() if known.matches(files)), None)
     if found is None:
         return class_folders(files)
@@ -137,7 +147,9 @@ def _read(
     return data
 
 
-def _columns(path: Path, files: Files, columns: Mapping[str, str] | None, pattern: str | None) -> Dataset | None:
+def _columns(
+    path: Path, files: Files, columns: Mapping[str, str] | None, pattern: str | None, labelled: bool
+) -> Dataset | None:
     """Read a folder of tables, a WebDataset, or images whose names a pattern explains; None if it is neither."""
     images = files.images
     if pattern is not None:
@@ -147,7 +159,7 @@ def _columns(path: Path, files: Files, columns: Mapping[str, str] | None, patter
         return dataset_of(table.with_roles(columns), [files[name] for name in images])
     if path.is_dir() and not images:
         if any(map(is_arrow, files)):
-            return read_table(path, columns)
+            return read_table(path, columns, labelled=labelled)
         tars = [Files.of(path / name) for name in files if name.endswith(".tar")]
-        return read_webdataset(tars, columns) if any(map(is_webdataset, tars)) else None
-    return read_webdataset([files], columns) if path.is_file() and is_webdataset(files) else None
+        return read_webdataset(tars, columns, labelled) if any(map(is_webdataset, tars)) else None
+    return read_webdataset([files], columns, labelled) if path.is_file() and is_webdataset(files) else None

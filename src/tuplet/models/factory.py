@@ -140,8 +140,9 @@ def _own(
         size = preprocessing.size
         example = torch.zeros(1, len(preprocessing.mean), size, size, dtype=weight_dtype(module))
     if example is None:
+        has = f"only {', '.join(preprocessing)} of the former" if isinstance(preprocessing, Mapping) else "neither"
         raise ValueError(
-            "a module needs preprocessing= if it takes images, or example= otherwise, and has neither; give a complete "
+            f"a module needs preprocessing= if it takes images, or example= otherwise, and has {has}; give a complete "
             "models.Preprocessing, or an input such as torch.zeros(1, 8)"
         )
     return own_module(module, example)

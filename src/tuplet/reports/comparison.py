@@ -122,7 +122,7 @@ def mean_and_std(row: Mapping[str, Any], name: str, digits: int = 1) -> str:
     50.0 ± 1.2 %
     """
     mean, std = row["mean"].get(name), row.get("std", {}).get(name)
-    spread = "" if std is None else f" ± {100 * std:.{digits}f}"
+    spread = "" if std is None else f"\xa0±\xa0{100 * std:.{digits}f}"
     return "" if mean is None else f"{100 * mean:.{digits}f}{spread}\xa0%"
 
 
@@ -139,6 +139,6 @@ def _link(run: Mapping[str, Any], folder: Path) -> str:
     """Return a link to the report of a run, or its seed where it has none."""
     report = Path(run["folder"]) / "report.html"
     if not report.is_file():
-        return f"seed {run['seed']}"
+        return f"seed\xa0{run['seed']}"
     address = escape(Path(os.path.relpath(report, folder)).as_posix())
-    return f'<a href="{address}">seed {run["seed"]}</a>'
+    return f'<a href="{address}">seed\xa0{run["seed"]}</a>'

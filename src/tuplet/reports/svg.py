@@ -33,16 +33,22 @@ class Scale:
 
 
 def scale(label: str, low: float, high: float, format_tick: Callable[[float], str] = "{:g}".format) -> Scale:
-    """Return a scale from `low` to `high` with about five ticks at round numbers.
+    """Return a scale from `low` to `high` with about five ticks at round numbers; between integers at integers.
 
     >>> [text for _, text in scale("step", 0, 930).ticks]
     ['0', '200', '400', '600', '800']
+    >>> [text for _, text in scale("trial", 0, 3).ticks], [text for _, text in scale("loss", 0, 3.0).ticks]
+    (['0', '1', '2', '3'], ['0', '0.5', '1', '1.5', '2', '2.5', '3'])
     """
+    is_whole = isinstance(low, int) and isinstance(high, int)
     if not high > low:
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
     rough = (high - low) / 5
     size = 10 ** math.floor(math.log10(rough))
-    step = min((m * size for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(s - rough))
+    steps = [m * size for m in (1, 2, 2.5, 5, 10)]
+    if is_whole:
+        steps = [s for s in steps if s % 1 == 0] or [1]
+    step = min(steps, key=lambda s: abs(s - rough))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     values = [round(n * step, 12) for n in range(first, last + 1)]
     return Scale(label, low, high, tuple((value, format_tick(value)) for value in values))

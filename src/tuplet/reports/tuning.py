@@ -97,10 +97,11 @@ def _course(found: Mapping[str, Any]) -> str:
     points = [(float(row["trial"]), row["score"]) for row in rows]
     complete = [(float(row["trial"]), row["score"]) for row in rows if row["state"] == "complete"]
     so_far = [(x, max(y for at, y in complete if at <= x)) for x, _ in points if complete[0][0] <= x]
-    area = Area(scale("trial", 0, max(x for x, _ in points)), _scores(metric_title(found), [y for _, y in points]))
+    x = scale("trial", 0, max(row["trial"] for row in rows))
+    area = Area(x, _scores(metric_title(found), [y for _, y in points]))
     stopped = [point for point in points if point not in complete]
     marks = area.line(so_far, "positive") + area.dots(stopped, "faint", 2.5) + area.dots(complete, "positive")
-    keys = [("trial, and the best so far", "positive"), ("stopped early", "faint")]
+    keys = [("trial, and the best so far", "positive"), *([("stopped early", "faint")] if stopped else [])]
     readout = [(float(row["trial"]), f"trial {row['trial']}: {percent(row['score'])}") for row in rows]
     best = max((row for row in rows if row["state"] == "complete"), key=lambda row: float(row["score"]))
     caption = f"The best of one seed is trial {best['trial']}."

@@ -91,8 +91,8 @@ def list_images(source: str | os.PathLike[str], split: str | None = None, **opti
     """List the images of a source, or of one split of it; the id of each is its path below the source.
 
     The source is a folder or tar with images at the top, whose folders are labels; or a source of `tuplet.data.open`
-    with these options. Its label and the other columns of a table are metadata. A column `id` gives the ids; where
-    images have boxes, their boxes are a part of the ids.
+    with these options, which needs no labels. The label and the other columns of a table are metadata. A column `id`
+    gives the ids; where images have boxes, their boxes are a part of the ids.
     """
     path = Path(source)
     named = _text(os.path.abspath(path)) + (f"#{split}" if split else "")
@@ -104,7 +104,7 @@ def list_images(source: str | os.PathLike[str], split: str | None = None, **opti
             labels = [_text(name.rpartition("/")[0]) for name in names]
             pairs = zip(names, labels, strict=True)
             return [ListedImage(_text(name), _labelled(label), files[name], named) for name, label in pairs]
-    dataset = data.open(source, complete=False, **options)
+    dataset = data.open(source, complete=False, labelled=False, **options)
     found = dataset if split is None else dataset.part(split)
     if found.images is None:
         raise ValueError(f"{source} holds feature vectors and no images; add them with Index.add(vectors, ids)")

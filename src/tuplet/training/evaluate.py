@@ -17,6 +17,7 @@ from tuplet.data import Dataset
 from tuplet.data.dataset import ListedPairs
 from tuplet.data.store import Store, Unreadable
 from tuplet.embedding import embed_store
+from tuplet.embedding.pipeline import suggest_skipping
 from tuplet.errors import OptionError, opt, warn
 from tuplet.evaluation.retrieval import per_query
 from tuplet.models import Embedder, load
@@ -105,7 +106,8 @@ def measure(
         raise OptionError(f"{opt('rerank', True)} needs distances, which {opt('metric', 'dot')} has not", "use cosine")
     check_kind_of_data(embedder.config.architecture, data, takes_images=embedder.preprocessing is not None)
     crop = None if embedder.preprocessing is None else embedder.preprocessing.crop
-    store = datasets.load(data, unreadable=unreadable, crop=crop)
+    with suggest_skipping():
+        store = datasets.load(data, unreadable=unreadable, crop=crop)
     vectors = embed_store(embedder, store).float()
     return all_metrics(vectors, store.data, ks, seed, metric, bootstrap, rerank)
 

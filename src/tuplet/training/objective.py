@@ -94,9 +94,12 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
     """
     name = type(loss).__name__
     with_proxies = [part for part in loss.modules() if isinstance(part, RowLoss) and part.proxies is not None]
-    if several and (settings.memory or with_proxies):
-        needs = f"{opt('memory')} is {settings.memory}" if settings.memory else f"{name} has one proxy for each class"
-        raise OptionError(f"{needs}, and the examples have several labels", "use a loss of pairs without a memory")
+    both = "and the examples have several labels"
+    if several and settings.memory:
+        raise OptionError(f"{opt('memory')} is {settings.memory}, {both}", f"use {opt('memory', 0)}")
+    if several and with_proxies:
+        remedy = f"use a loss of pairs, such as {opt('loss', 'multi_similarity')}"
+        raise OptionError(f"{name} has one proxy for each class, {both}", remedy)
     # A named loss gets as many proxies as it needs. On a GPU the loss itself does not check the labels.
     for part in with_proxies if isinstance(settings.loss, RowLoss) else ():
         assert part.proxies is not None

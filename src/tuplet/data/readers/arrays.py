@@ -146,10 +146,10 @@ def features_file(path: Path) -> Dataset:
     else:
         entries = _read(path)
     vectors = "embeddings" if "embeddings" in entries and "features" not in entries else "features"
-    for name in (vectors, "labels"):
+    for name, remedy in ((vectors, "give the vectors this name"), ("labels", "add the class of each vector")):
         if name not in entries:
             have = ", ".join(entries) or "none"
-            raise ValueError(f"{path} has no entry {name!r}, its entries are {have}; name them features and labels")
+            raise ValueError(f"{path} has no entry {name!r}, its entries are {have}; {remedy}")
     names = _class_names(path) if path.suffix.lower() == ".safetensors" else None
     splits = entries.get("splits")
     dataset = from_features(entries[vectors], entries["labels"], names, None if splits is None else map(str, splits))

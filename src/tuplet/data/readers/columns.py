@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tuplet.data.dataset import Dataset, Groups
 from tuplet.data.files import Location
-from tuplet.errors import did_you_mean
+from tuplet.errors import OptionError, did_you_mean, opt
 
 CORNERS = ("x1", "y1", "x2", "y2")
 SIDES = ("x", "y", "width", "height")
@@ -61,25 +61,42 @@ class Table:
     def with_roles(self, given: Mapping[str, str] | None, known: Sequence[str] = ROLES) -> "Table":
         """Find the column of each role: the one with its name, or the one that is given, {"label": "species"}.
 
-        An empty name, {"width": ""}, leaves a role out; the column of that name is then metadata.
+        An empty name, {"width": ""}, leaves a role out; the column of that name is then metadata. Without a column of
+        labels, the column `class` is the label.
         """
         given = given or {}
         for role, name in given.items():
             if role not in known:
-                raise ValueError(f"columns has {role!r}; {did_you_mean(role, known)}")
+                raise OptionError(f"{opt('columns')} has {role!r}; {did_you_mean(role, known)}")
             if name and name not in self.columns:
                 raise ValueError(f"{self.source} has no column {name!r}; {did_you_mean(name, self.columns)}")
         roles = {role: name for role in known if (name := given.get(role, role)) in self.columns}
+        if "class" in roles and not {"label", "labels"} & roles.keys():
+            roles["label"] = roles["class"]
         if "group" in known and "group" not in roles and "group" not in given:
             found = [name for name in GROUPS if name in self.columns]
             if len(found) > 1:
-                raise ValueError(
+                raise OptionError(
                     f"{self.source} has the columns {' and '.join(found)}, and either may be the group that a query "
-                    f"does not search in; say which with columns group={found[0]}, or group= for none"
+                    f"does not search in; say which with {opt('columns', {'group': found[0]})}, or give the group no "
+                    f"column with {opt('columns', {'group': ''})}"
                 )
             if found:
                 roles["group"] = found[0]
         return replace(self, roles=roles)
+
+    def with_empty_labels(self) -> "Table":
+        """Give each row that has no label the empty one, so that images without labels can be embedded.
+
+        >>> table = Table("birds.csv", {"path": ["a.png", "b.png"], "label": ["owl", None]}, str)
+        >>> list(table.with_roles(None).with_empty_labels()["label"])
+        ['owl', '']
+        """
+        if "labels" in self:
+            return self
+        name = self.roles.get("label", "label")
+        labels = ["" if label is None else label for label in self.columns.get(name, [None] * len(self))]
+        return replace(self, columns={**self.columns, name: labels}, roles={**self.roles, "label": name})
 
 
 def dataset_of(table: Table, images: Sequence[Location]) -> Dataset:
@@ -227,9 +244,10 @@ def _boxes(table: Table) -> Tensor | None:
         if not some:
             continue
         if missing := [role for role in roles if role not in table]:
-            raise ValueError(
+            raise OptionError(
                 f"{table.source} has the column {some[0]!r} of a box and no column {missing[0]!r}; a box is x1, y1, "
-                f"x2, y2 or x, y, width, height: add it, or take {some[0]!r} as metadata with columns {some[0]}="
+                f"x2, y2 or x, y, width, height: add it, or take {some[0]!r} as metadata with "
+                f"{opt('columns', {some[0]: ''})}"
             )
         boxes = _numbers(table, roles)
         if roles == SIDES:

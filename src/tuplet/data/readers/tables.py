@@ -19,12 +19,14 @@ from tuplet.data.files import Cell, Files, Location
 from tuplet.data.readers.columns import ROLES, Table, dataset_of
 from tuplet.data.readers.folders import split_in
 from tuplet.data.readers.pairs import is_pairs, read_pairs_table
-from tuplet.errors import OptionError, opt
+from tuplet.errors import OptionError, opt, warn
 
 TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
 
 
-def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: str | None = None) -> Dataset:
+def read_table(
+    path: Path, columns: Mapping[str, str] | None = None, pattern: str | None = None, labelled: bool = True
+) -> Dataset:
     """Read a table with the columns path (or image) and label, or a folder of Parquet or Arrow files.
 
     Paths are relative to the table's folder, or lie inside tars beside it whose names begin with the table's name:
@@ -35,6 +37,7 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         path: the table, or the folder.
         columns: the table's own names of its columns, such as {"label": "species"}.
         pattern: a regular expression that finds the label, and perhaps more, in each path; see `match_pattern`.
+        labelled: rows need a label.
     """
     table = _csv(path) if path.suffix.lower() == ".csv" else _arrow(path)
     if not len(table):
@@ -50,11 +53,19 @@ def read_table(path: Path, columns: Mapping[str, str] | None = None, pattern: st
         raise _no_column(table, columns, *needed)
     if pattern is not None:
         if "path" not in table:
-            raise ValueError(f"pattern is given, but {path} has no column 'path' to look into; name it, or the label")
+            raise OptionError(
+                f"{opt('pattern')} is given, but {path} has no column 'path' to look into; name it, or the label"
+            )
         found = match_pattern(table, list(map(str, table["path"])), pattern).with_roles(columns)
         table = replace(found, roles={**found.roles, "path": table.roles["path"]})
     if "label" not in table and "labels" not in table:
-        raise _no_column(table, columns, "label")
+        missing = _no_column(table, columns, "label")
+        if labelled:
+            raise missing
+        if missing.option and "label" not in (columns or {}):  # another column may be meant
+            warn(f"the images get no label: {missing.marked}")
+    if not labelled:
+        table = table.with_empty_labels()
     if "image" in table:
         return dataset_of(table, list(table["image"]))
     paths = list(map(str, table["path"]))
@@ -83,9 +94,11 @@ def match_pattern(table: Table, names: Sequence[str], pattern: str) -> Table:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error
+        raise OptionError(f"{opt('pattern')} is {pattern!r}, which is no regular expression: {error}") from error
     if "label" not in expression.groupindex:
-        raise ValueError(f"pattern is {pattern!r}, which has no group (?P<label>…); name the part that is the class")
+        raise OptionError(
+            f"{opt('pattern')} is {pattern!r}, which has no group (?P<label>…); name the part that is the class"
+        )
     found = [expression.search(name) for name in names]
     if missing := [i for i, match in enumerate(found) if match is None]:
         raise ValueError(

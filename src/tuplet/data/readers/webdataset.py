@@ -9,7 +9,7 @@ from tuplet.data.dataset import Dataset
 from tuplet.data.files import IMAGE_ENDINGS, Files, Location
 from tuplet.data.readers.columns import Table, dataset_of
 from tuplet.data.readers.folders import split_in
-from tuplet.errors import warn
+from tuplet.errors import OptionError, opt, warn
 
 #: The endings of the files that describe an image.
 _ABOUT = ("cls", "json", "txt")
@@ -22,11 +22,12 @@ def is_webdataset(files: Files) -> bool:
     return "cls" in described or ("json" in described and "label" in files.text(described["json"]))
 
 
-def read_webdataset(tars: Sequence[Files], columns: Mapping[str, str] | None = None) -> Dataset:
+def read_webdataset(tars: Sequence[Files], columns: Mapping[str, str] | None = None, labelled: bool = True) -> Dataset:
     """Read the samples of one tar or several.
 
     The label is in the file `.cls`, or in the entry label of `.json`; the other entries of that are columns, as is the
-    text of `.txt`. A tar whose name has a word such as train or test is that split.
+    text of `.txt`. A tar whose name has a word such as train or test is that split. Unless `labelled` is false, each
+    sample needs a label.
     """
     images: list[Location] = []
     rows: list[dict[str, Any]] = []
@@ -54,10 +55,12 @@ def read_webdataset(tars: Sequence[Files], columns: Mapping[str, str] | None = N
     names = dict.fromkeys(name for row in rows for name in row)
     table = Table(tars[0].source, {name: [row.get(name) for row in rows] for name in names}, lambda row: places[row])
     table = table.with_roles(columns)
+    if not labelled:
+        table = table.with_empty_labels()
     if "label" not in table and "labels" not in table:
-        raise ValueError(
+        raise OptionError(
             f"{places[0]} has no label in a .cls file or in the entry label of a .json file; add it, or name another "
-            f"entry, columns label=…: {', '.join(names) or 'there are none'}"
+            f"entry, {opt('columns', {'label': '…'})}: {', '.join(names) or 'there are none'}"
         )
     return dataset_of(table, images)
 

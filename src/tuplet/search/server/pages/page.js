@@ -128,8 +128,8 @@ function show(milliseconds) {
 
 // Return the text of any JSON value: String() fails on {toString: 1}.
 const plain = value => typeof value === "object" ? JSON.stringify(value) : String(value);
-const name = hit => plain(hit.metadata.label ?? hit.id);
 const pretty = text => text.replace(/^\d+\./, "").replaceAll("_", " ");
+const name = hit => hit.metadata.label == null ? hit.id : pretty(plain(hit.metadata.label));
 const thumbnail = id => `/api/thumbnail?id=${encodeURIComponent(id)}`;
 
 function make(tag, attributes = {}, ...children) {
@@ -142,7 +142,7 @@ function card(hit, place) {
   const image = make("img", {src: thumbnail(hit.id), alt: "", loading: "lazy", decoding: "async"});
   const shot = make("span", {className: "shot"}, image);
   image.addEventListener("error", () => shot.replaceChildren(make("span", {className: "none", textContent: hit.id})));
-  const text = make("span", {className: "text"}, make("span", {className: "label", textContent: pretty(name(hit))}));
+  const text = make("span", {className: "text"}, make("span", {className: "label", textContent: name(hit)}));
   const rest = Object.entries(hit.metadata).filter(([key]) => key !== "label" && key !== "file").map(([key, value]) => `${key} ${plain(value)}`);
   if (rest.length) $("filter").hidden = false;  // there is something to filter by
   if (rest.length) text.append(make("span", {className: "rest", textContent: rest.join(" · "), title: rest.join("\n")}));
@@ -156,10 +156,10 @@ function card(hit, place) {
     text.append(score);
   }
   const button = make("button", {type: "button", className: "hit", title: hit.id}, shot, text);
-  button.setAttribute("aria-label", `${place + 1}: ${pretty(name(hit))}` + (query.kind === "start" ? "" : `, score ${hit.score.toFixed(3)}`) + ". Search from it.");
+  button.setAttribute("aria-label", `${place + 1}: ${name(hit)}` + (query.kind === "start" ? "" : `, score ${hit.score.toFixed(3)}`) + ". Search from it.");
   button.addEventListener("click", () => from(hit));
   const view = make("button", {type: "button", className: "view", innerHTML: MAGNIFIER});
-  view.setAttribute("aria-label", `Larger view of ${place + 1}: ${pretty(name(hit))}`);
+  view.setAttribute("aria-label", `Larger view of ${place + 1}: ${name(hit)}`);
   view.addEventListener("click", () => enlarge(hit));
   return make("li", {}, button, view);
 }
@@ -173,8 +173,8 @@ function enlarge(hit) {
   const shows = about.originals && file && typeof file.path === "string";
   $("large").onerror = () => { $("large").onerror = null; $("large").src = thumbnail(hit.id); $("large-open").hidden = true; };
   $("large").src = shows ? original : thumbnail(hit.id);
-  $("large").alt = pretty(name(hit));
-  $("large-label").textContent = pretty(name(hit));
+  $("large").alt = name(hit);
+  $("large-label").textContent = name(hit);
   $("large-score").textContent = query.kind === "start" ? "" : `score ${hit.score.toFixed(3)}`;
   $("large-path").textContent = shows ? file.path : hit.id;
   $("large-open").hidden = !shows;
