@@ -5,12 +5,14 @@ import re
 from itertools import pairwise
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuplet.reports import svg as drawing
 from tuplet.reports.svg import Area, chart, named_scale, scale
 
+LONG = ["multi_similarity", "proxy_anchor", "ranked_list", "npair_angular"]
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-6)
 
 
@@ -59,3 +61,10 @@ def test_a_chart_is_well_formed_labelled_and_escaped():
     drawn_at = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", line.get("d"))]
     assert drawn_at == [tuple(round(value, 1) for value in area.at(*point)) for point in points]
     assert len(svg.findall("g/circle")) == 2
+
+
+@pytest.mark.parametrize(("label", "names", "rows"), [("", LONG, 2), ("loss", LONG, 1), ("", ["2", "4", "8"], 1)])
+def test_long_names_without_a_label_stand_in_two_rows(label, names, rows):
+    drawn = Area(named_scale(label, names), scale("Recall@1", 0, 1)).axes()
+    heights = {re.search(rf'y="(\d+)">{name}<', drawn)[1] for name in names}
+    assert len(heights) == rows

@@ -100,12 +100,16 @@ class Area:
             _, y = self.at(self.x.low, value)
             marks.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
             marks.append(f'<text class="tick end" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(text)}</text>')
-        for value, text in self.x.ticks:
-            x, _ = self.at(value, self.y.low)
-            marks.append(f'<text class="tick middle" x="{x:.1f}" y="{HEIGHT - BOTTOM + 17}">{escape(text)}</text>')
+        # On a phone a letter is up to 9 units wide. Without a label below them, long names have room in two rows.
+        longest = max((len(text) for _, text in self.x.ticks), default=0)
+        rows = 2 if not self.x.label and 9 * longest * len(self.x.ticks) > WIDTH - LEFT - RIGHT else 1
+        for i, (value, text) in enumerate(self.x.ticks):
+            x, y = self.at(value, self.y.low)[0], HEIGHT - BOTTOM + 17 + 16 * (i % rows)
+            marks.append(f'<text class="tick middle" x="{x:.1f}" y="{y}">{escape(text)}</text>')
         marks.append(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
         middle = (LEFT + WIDTH - RIGHT) / 2
-        marks.append(f'<text class="label middle" x="{middle}" y="{HEIGHT - 6}">{escape(self.x.label)}</text>')
+        if self.x.label:
+            marks.append(f'<text class="label middle" x="{middle}" y="{HEIGHT - 6}">{escape(self.x.label)}</text>')
         return "".join(marks)
 
     def line(self, points: Sequence[Point], kind: str) -> str:

@@ -127,7 +127,7 @@ def _options(found: Mapping[str, Any]) -> list[str]:
     for name, values in found["space"].items():
         tried = [row["options"][name] for row in rows]
         if isinstance(values, list):
-            x = named_scale(name, [_text(value) for value in values])
+            x = named_scale("", [_text(value) for value in values])
             places = [float(values.index(value)) for value in tried]
         elif values["low"] > 0:
             x, places = _log_scale(name, values["low"], values["high"]), [math.log10(value) for value in tried]
