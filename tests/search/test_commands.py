@@ -176,6 +176,14 @@ def test_wrong_options_get_one_sentence(place, monkeypatch, words, code, sentenc
     assert "score" not in told.output  # no table without rows
 
 
+def test_a_search_says_that_the_index_is_empty(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search.create("empty.index", embedder=search.open(place / "things.index").embedder)
+    told = typed("search", "empty.index", str(place / "photos/red/0.png"))
+    assert told.exit_code == 0
+    assert told.output.endswith("0.png: the index is empty\n")
+
+
 @pytest.mark.parametrize(
     ("where", "count"), [("label=green", 4), ('{"label": ["green", "red"]}', 8), ("year=null", 12)]
 )

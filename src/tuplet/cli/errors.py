@@ -56,7 +56,9 @@ def explain_errors(command: Callable[..., None]) -> Callable[..., None]:
             if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
                 raise
             reason = describe(error).rpartition("DefaultCPUAllocator: ")[2]
-            print_stderr(f"{reason}; to train in less memory choose a smaller --micro-batch-size or --batch-size")
+            print_stderr(
+                f"{reason}; to train in less memory choose a smaller --micro-batch-size, --batch-size or --size"
+            )
             raise typer.Exit(1) from None
 
     return wrapped

@@ -102,17 +102,18 @@ def search(
         data = [{kind: name, "hits": [asdict(hit) for hit in hits]} for kind, name, hits in found]
         print(json.dumps(data, indent=1, ensure_ascii=False))
     else:
+        nothing = "nothing in the index matches" if len(opened) else "the index is empty"
         for name, hits in zip(names, results, strict=True):
-            _print_hits(name, hits)
+            _print_hits(name, hits, nothing)
     if sheet is not None:
         shown = [read_image(path) for path in (paths[:1] if together else paths)]
         _save_sheet(contact_sheet(opened, shown, results), sheet)
 
 
-def _print_hits(query: str, hits: "Sequence[Hit]") -> None:
+def _print_hits(query: str, hits: "Sequence[Hit]", nothing: str) -> None:
     from tuplet.search.ingest import file_of
 
-    print(query if hits else f"{query}: nothing in the index matches")
+    print(query if hits else f"{query}: {nothing}")
     rows = [
         (f"{hit.score:.4f}", "" if hit.label is None else str(hit.label), file_of(hit.metadata).get("path", hit.id))
         for hit in hits
