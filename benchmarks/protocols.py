@@ -43,8 +43,9 @@ from typing import Any
 import torch
 
 import hyperparameter_space as space
+from ablations import ABLATIONS, CAUSES
 from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
-from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, LITE_NETWORKS, METHODS, RECIPES, SEEDS, SYSTEMS, TARGETS
+from methods import DATASETS, FAMILIES, LITE_NETWORKS, METHODS, RECIPES, SEEDS, SYSTEMS, TARGETS
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
 from tuplet.training.settings import describe_options
 

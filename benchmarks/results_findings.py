@@ -131,7 +131,7 @@ def protocol(results: Results) -> str:
 
 
 def causes(recall: Callable[[str, str], str]) -> str:
-    """Return what the runs of `methods.CAUSES` tell; `recall` gives Recall@1 of a cause and a value."""
+    """Return what the runs of `ablations.CAUSES` tell; `recall` gives Recall@1 of a cause and a value."""
     start, steps, pixels = "as in the table", "eight times the steps", "384 pixels"
     network = [
         f"{recall(name, start)} becomes {recall(name, steps)} with eight times the steps, {recall(name, pixels)} with "

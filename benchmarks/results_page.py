@@ -7,8 +7,9 @@ from typing import Any
 
 import common
 import protocols
+from ablations import ABLATIONS, CAUSES
 from hyperparameter_space import SYSTEM_LRS_LIKE
-from methods import ABLATIONS, CAUSES, DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
+from methods import DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
 from results_data import Result, Results, choice, mean_recalls, read, rows, spread
 from results_findings import causes, findings, paragraph, protocol
 from tuplet.training import published
