@@ -37,3 +37,10 @@ def pytest_configure(config):
 def soak(request):
     """True in `make soak`: a long test then runs its full count instead of a sample."""
     return request.config.getoption("--soak")
+
+
+@pytest.fixture
+def only_packaged_weights(monkeypatch):
+    """Hide weights that this machine has in other folders, which would be chosen or named too."""
+    for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA"):
+        monkeypatch.delenv(variable, raising=False)

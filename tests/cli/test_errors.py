@@ -19,6 +19,8 @@ from report_runs import draw_folder
 from tuplet import models
 from tuplet.cli.errors import explain_errors, print_stderr
 
+pytestmark = pytest.mark.usefixtures("only_packaged_weights")
+
 # All training classes train: four of them are too few to hold some out.
 SMALL = (*SMALL, "--validation", "0")
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")

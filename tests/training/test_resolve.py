@@ -11,13 +11,7 @@ from tuplet.errors import spell
 from tuplet.training.resolve import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
-
-
-@pytest.fixture(autouse=True)
-def only_packaged_weights(monkeypatch):
-    """Weights that this machine has elsewhere would be chosen instead."""
-    for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA"):
-        monkeypatch.delenv(variable, raising=False)
+pytestmark = pytest.mark.usefixtures("only_packaged_weights")
 
 
 def many(count):
