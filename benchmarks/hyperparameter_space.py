@@ -215,7 +215,7 @@ VIT = {
     ),
     "glyphs": RecipeSpace({"steps": 3, "lr": 1e-3}, ({"lr": 3e-3},)),
 }
-#: Small networks, with the pixels and the steps of the best recipe of a ResNet-50.
+#: Small networks, with the pixels of the best recipe of a ResNet-50; on Cars196 with two thirds of its steps.
 _LITE = {
     **LITE_NETWORKS["lite0"],
     "freeze_to": None,
@@ -228,7 +228,7 @@ _LITE_LRS = ({"lr": 1e-4}, {"lr": 1e-3})
 LITE = {
     "cub200": RecipeSpace({**_LITE, "steps": 400, "lr": 3e-4, "augment.area": [0.25, 1.0]}, _LITE_LRS),
     "cars196": RecipeSpace(
-        {**_LITE, "steps": 1200, "lr": 3e-4, "augment.area": [0.08, 1.0], **_COLOR[0], **_EMA[0]}, _LITE_LRS
+        {**_LITE, "steps": 800, "lr": 3e-4, "augment.area": [0.08, 1.0], **_COLOR[0], **_EMA[0]}, _LITE_LRS
     ),
     "glyphs": RecipeSpace({"steps": 3, "lr": 1e-3}),
 }

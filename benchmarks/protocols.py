@@ -321,7 +321,7 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             for recipe in recipes
             for seed in seeds
         ]
-    choice = chosen(dataset, runner)
+    choice = with_systems(dataset, runner) if name in "89" else chosen(dataset, runner)
     if name in "49":
         jobs = [
             ablation(dataset, key, value, choice)
@@ -330,7 +330,7 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             if dataset in about.datasets
         ]
     elif name == "8":
-        jobs = [row(dataset, method, SEEDS[0], with_systems(dataset, runner)) for method in SYSTEMS]
+        jobs = [row(dataset, method, SEEDS[0], choice) for method in SYSTEMS]
     else:
         jobs = [
             row(dataset, method, seed, choice)
@@ -339,6 +339,12 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
             if (method in TARGETS) == (name in "12") and (about.proposed or name != "6") and method not in SYSTEMS
         ]
     return [job for job in jobs if _has_levels(dataset, job.options)]
+
+
+def every_job(dataset: str, runner: Runner) -> list[Job]:
+    """Return the jobs of all stages that a dataset has."""
+    names = ["11"] if dataset not in space.BEST else [name for name in STAGES if name not in SEARCHES]
+    return [job for name in names for job in stage(name, dataset, runner)]
 
 
 def select(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:

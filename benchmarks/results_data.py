@@ -18,7 +18,7 @@ Results: TypeAlias = Mapping[str, Result]
 def read(folder: Path = RESULTS) -> dict[str, Result]:
     """Return the results of the protocol; files of other benchmarks are ignored."""
     choices = ("chosen_", "systems_", *(f"{name}_" for name in RECIPE_ROWS))
-    kinds = ("row_", "ablation_", "curve_", "map_", "tsne_", "remeasured", "frozen_", *choices)
+    kinds = ("row_", "ablation_", "curve_", "map_", "tsne_", "remeasured", "frozen_", "transfer_", *choices)
     paths = [path for path in sorted(folder.glob("*.json")) if path.name.startswith(kinds)]
     found: dict[str, Result] = {path.stem: json.loads(path.read_text()) for path in paths}
     return found | {trial["trial"]: {"kind": "trial", **trial} for trial in trials.read(folder)}

@@ -1,17 +1,18 @@
 """Write docs/results.md and docs/results_details.md from the files in benchmarks/results (`make results`)."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
 from statistics import fmean
 from typing import Any
 
 import common
 import protocols
 from ablations import ABLATIONS, CAUSES
-from hyperparameter_space import SYSTEM_LRS_LIKE
-from methods import DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SEEDS, SYSTEMS, TARGETS, row_title
+from hyperparameter_space import SYSTEM_LRS_LIKE, TRANSFERS
+from methods import DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SYSTEMS, TARGETS, row_title
 from results_data import Result, Results, choice, mean_recalls, read, rows, spread
-from results_findings import causes, findings, paragraph, protocol
+from results_findings import causes, findings, item, paragraph, protocol
+from runs import RESULTS, Job, Runner
 from tuplet.training import published
 
 DOCS = common.ROOT / "docs"
@@ -23,19 +24,26 @@ _COLUMNS |= {"map_at_r": "MAP@R", "nmi": "NMI", "f1": "F1"}
 _FAR = 0.05
 
 
-def render(results: Results) -> dict[str, str]:
-    """Return the pages by the names of their files: findings with one table of all methods, and all details."""
+def render(results: Results, jobs: Iterable[Job] = ()) -> dict[str, str]:
+    """Return the pages by the names of their files: findings with one table of all methods, and all details.
+
+    Args:
+        results: what was measured.
+        jobs: all runs of the protocol; those without a result are listed.
+    """
     summary = [findings(MEASURED, results), _summary(results), _commands(results)]
     details = [protocol(results), _remeasured(results)]
     for dataset in MEASURED:
         details += [f"## {DATASETS[dataset].title}\n", _table(dataset, results)]
     details += [
+        _reranked(results),
+        _transfers(results),
         _frozen(results),
         _chosen(results),
         _ablations(results),
         _causes(results),
         _figures(results),
-        _missing(results),
+        _missing(results, jobs),
     ]
     pages = {"results.md": summary, "results_details.md": details}
     return {name: "\n".join(part.rstrip() + "\n" for part in parts if part) for name, parts in pages.items()}
@@ -115,9 +123,7 @@ def _table(dataset: str, results: Results) -> str:
     for name, title in RECIPE_ROWS.items():
         if best := rows(dataset, name, results):
             found.append(_row(f"**{title}** ({METHODS[best[0]['method']].title})", best, ""))
-    head = ["method", "R@1", "printed", *list(_COLUMNS.values())[1:], "flip test R@1", "re-ranked R@1", "seeds"]
-    filled = [any(cells) for cells in zip(*found, strict=True)] or [True] * len(head)
-    head, *found = [[*compress(cells, filled)] for cells in (head, *found)]
+    head = ["method", "R@1", "printed", *list(_COLUMNS.values())[1:], "flip test R@1", "seeds"]
     return "\n".join([common.table(head, found), *_far_below(dataset, results)])
 
 
@@ -138,11 +144,10 @@ def _far_below(dataset: str, results: Results) -> list[str]:
 def _row(title: str, runs: Sequence[Result], printed: str) -> list[str]:
     good = [run["metrics"] for run in runs if "metrics" in run]
     if not good:
-        return [title, "diverged", printed, *["–"] * len(_COLUMNS), "", str(len(runs))]
+        return [title, "diverged", printed, *["–"] * len(_COLUMNS), str(len(runs))]
     first, *others = [spread([metrics[name] for metrics in good]) for name in _COLUMNS]
     flipped = spread([metrics["flip_test"]["recall_at_1"] for metrics in good])
-    ranked = [metrics["reranked"]["recall_at_1"] for metrics in good if "reranked" in metrics]
-    return [title, first, printed, *others, flipped, spread(ranked) if ranked else "", str(len(runs))]
+    return [title, first, printed, *others, flipped, str(len(runs))]
 
 
 def _printed(dataset: str, method: str) -> str:
@@ -157,6 +162,41 @@ def _printed(dataset: str, method: str) -> str:
 
 
 # What the search chose, what the papers vary, figures, commands
+
+
+def _reranked(results: Results) -> str:
+    """Return the table of recipes with and without re-ranking, of the same runs."""
+    text = """Runs of the recipes whose vectors were also searched with re-ranking by k-reciprocal neighbours
+        (`tuplet evaluate --rerank`), with its default options."""
+    head = ["dataset", "recipe", "R@1", "re-ranked R@1", "MAP@R", "re-ranked MAP@R", "seeds"]
+    lines = []
+    for dataset in MEASURED:
+        for name, title in RECIPE_ROWS.items():
+            found = [run["metrics"] for run in rows(dataset, name, results) if "reranked" in run.get("metrics", {})]
+            if found:
+                values = [
+                    spread([each[key] for each in side])
+                    for key in ("recall_at_1", "map_at_r")
+                    for side in (found, [metrics["reranked"] for metrics in found])
+                ]
+                lines.append([DATASETS[dataset].title, title, *values, str(len(found))])
+    return "\n".join(["## Re-ranking", "", paragraph(text), "", common.table(head, lines)]) if lines else ""
+
+
+def _transfers(results: Results) -> str:
+    """Return the table of recipes on data that they were not chosen on."""
+    text = """The best recipes on data on which nothing was chosen, one seed. *Before training* is the network with its
+        ImageNet weights and without a head; the last column is the recipe that was chosen on the dataset itself."""
+    head = ["dataset", "recipe", "chosen on", "before training R@1", "R@1", "MAP@R", "own recipe R@1"]
+    lines = []
+    for run in results.values():
+        if run["kind"] == "transfer" and "metrics" in run:
+            own = mean_recalls(run["dataset"], results).get(run["recipe"])
+            values = [run["metrics"][key] for key in ("recall_at_1", "map_at_r")]
+            cells = [run["metrics"]["start"]["recall_at_1"], *values, *([own] if own else [])]
+            titles = [DATASETS[run["dataset"]].title, RECIPE_ROWS[run["recipe"]], DATASETS[run["origin"]].title]
+            lines.append([*titles, *(f"{100 * cell:.1f}" for cell in cells), *([] if own else ["–"])])
+    return "\n".join(["## Recipes on other data", "", paragraph(text), "", common.table(head, lines)]) if lines else ""
 
 
 def _frozen(results: Results) -> str:
@@ -218,7 +258,11 @@ def _causes(results: Results) -> str:
                 lines.append([about.title, DATASETS[dataset].title, cells])
     if not lines:
         return ""
-    text = causes(lambda name, value: _cells([measured.get((name, value, CAUSES[name].datasets[0]))]))
+
+    def recall(name: str, value: str, dataset: str | None = None) -> str:
+        return _cells([measured.get((name, value, dataset or CAUSES[name].datasets[0]))])
+
+    text = causes(recall)
     return "\n".join([text, common.table(["question", "dataset", "R@1 of the runs"], lines)])
 
 
@@ -275,20 +319,35 @@ def _figure(name: str, about: str) -> list[str]:
     return [f"![{about}](images/{path.name})", ""] if path.is_file() else []
 
 
-def _missing(results: Results) -> str:
-    lines = []
-    for dataset in MEASURED:
-        wanted = {method: len(SEEDS) if about.proposed else 1 for method, about in METHODS.items()}
-        lacking = {m: n - len(rows(dataset, m, results)) for m, n in wanted.items()}
-        listed = [f"{METHODS[m].title} ({n})" for m, n in lacking.items() if n > 0]
-        if listed:
-            lines.append(f"- {DATASETS[dataset].title}: {', '.join(listed)}")
-    return "\n".join(["## Runs that are missing", "", *lines]) if lines else ""
+def _missing(results: Results, jobs: Iterable[Job]) -> str:
+    lacking: dict[str, Counter[str]] = {}
+    for job in jobs:
+        if job.name not in results:
+            lacking.setdefault(job.dataset, Counter())[_job_title(job)] += 1
+    lines = [
+        f"{DATASETS[dataset].title}: " + "; ".join(f"{title} ({n})" for title, n in counts.items())
+        for dataset, counts in lacking.items()
+    ]
+    return "\n".join(["## Runs that are missing", "", *map(item, lines)]) if lines else ""
+
+
+def _job_title(job: Job) -> str:
+    if job.kind == "ablation":
+        return (ABLATIONS | CAUSES)[job.facts["ablation"]].title
+    if job.kind == "transfer":
+        return f"{RECIPE_ROWS[job.facts['recipe']]}, as chosen on {DATASETS[job.facts['origin']].title}"
+    return row_title(job.kind if job.kind in RECIPE_ROWS else job.method)
+
+
+def planned() -> list[Job]:
+    """Return all runs of the protocol, with the stored choices."""
+    runner = Runner(RESULTS, limit=0.0, device="cpu")
+    return [job for dataset in TRANSFERS for job in protocols.every_job(dataset, runner)]
 
 
 def _commands(results: Results) -> str:
     examples = rows(MEASURED[0], "raw_vthm", results)[:1]
-    examples += [run for name in RECIPE_ROWS for dataset in MEASURED for run in rows(dataset, name, results)[:1]]
+    examples += [run for name in ("best", "vit") for dataset in MEASURED for run in rows(dataset, name, results)[:1]]
     lines = [
         "## Repeat a run",
         "",
@@ -310,5 +369,5 @@ def _commands(results: Results) -> str:
 
 
 if __name__ == "__main__":
-    for name, text in render(read()).items():
+    for name, text in render(read(), planned()).items():
         (DOCS / name).write_text(text)

@@ -43,18 +43,19 @@ def bench(monkeypatch):
 
 def test_pages_are_current(bench):
     page = bench("results_page")
-    for name, text in page.render(bench("results_data").read()).items():
+    for name, text in page.render(bench("results_data").read(), page.planned()).items():
         assert (page.DOCS / name).read_text() == text, "run make results"
 
 
-def test_every_stored_row_has_the_options_of_the_protocol(bench):
-    protocols, stored, as_json = bench("protocols"), bench("results_data"), bench("runs").as_json
-    results = stored.read()
-    measured = [run for run in results.values() if run["kind"] == "row"]
-    assert {run["dataset"] for run in measured} == {"cub200", "cars196"}
-    for run in measured:
-        chosen = stored.choice(run["dataset"], results)
-        assert run["options"] == as_json(protocols.row(run["dataset"], run["method"], run["seed"], chosen).options)
+def test_every_stored_run_has_the_options_of_the_protocol(bench):
+    as_json, results = bench("runs").as_json, bench("results_data").read()
+    planned = {job.name: as_json(job.options) for job in bench("results_page").planned()}
+    stored = {
+        name: run["options"] for name, run in results.items() if name.startswith(("row_", "ablation_", "transfer_"))
+    }
+    assert len(stored) > 250
+    for name, options in stored.items():
+        assert options == planned[name], name
 
 
 def test_doctests_of_the_benchmarks(bench):
@@ -175,7 +176,7 @@ class TestSearch:
         runner = runs.Runner(tmp_path, limit=float("inf"), device="cpu")
         monkeypatch.setattr(runner, "_run", None)
         searches = {"chosen": protocols.search, "best": protocols.search_best, "vit": protocols.search_vit}
-        searches["systems"] = protocols.search_systems
+        searches |= {"lite": protocols.search_lite, "systems": protocols.search_systems}
         for name, search in searches.items():
             path = runs.RESULTS / f"{name}_{dataset}.json"
             stored = json.loads(path.read_text())

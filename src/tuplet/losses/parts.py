@@ -292,6 +292,8 @@ class ABELoss(PartsLoss):
         margin: m, the squared distance beyond which a negative is not pushed.
         divergence_margin: m_div, the squared distance beyond which two learners are not pushed apart.
         weight: the weight of the divergence; 1 was the best of the authors' values, and much smaller ones much worse.
+            The divergence is a sum, and L_m is a mean: in our runs 1 / (examples · pairs of learners) learned far
+            better.
 
     Inputs: unit vectors; batches with several examples of each class, in place of the authors' pairs. Parts have one
     width and come from `models.create(..., attention=8)`. It takes no gallery.
