@@ -106,6 +106,24 @@ def test_selecting_keeps_everything_in_step():
     assert data.select(torch.tensor([False, True, False, False])).labels.tolist() == [0]
 
 
+@given(
+    st.lists(st.integers(-9, 8), max_size=9)
+    | st.builds(lambda a, b: list(range(a, b)), st.integers(-9, 9), st.integers(0, 9))
+)
+def test_selecting_takes_the_examples_that_are_named(indices):
+    data = features([3, 3, 3])
+    chosen = data.select(indices)
+    assert chosen.features[:, 0].tolist() == [i % 9 for i in indices]
+    assert torch.equal(chosen.labels, data.labels[torch.tensor(indices).long()])
+
+
+def test_examples_in_a_row_are_not_copied():
+    images = torch.zeros(9, 3, 8, 8, dtype=torch.uint8)
+    data = from_images(images, [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert data.of_classes([1, 2]).images.data_ptr() == data.images[3].data_ptr()
+    assert data.of_classes([0, 2]).images.untyped_storage().nbytes() == 6 * images[0].nbytes
+
+
 def test_paths_survive_selection(tmp_path):
     for name in "abc":
         Image.new("RGB", (2, 2), name.encode()[0]).save(tmp_path / f"{name}.png")

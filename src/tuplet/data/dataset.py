@@ -157,12 +157,16 @@ class Dataset:
             raise ValueError(f"indices must be integers or a mask, got {wanted.dtype}; round them first")
         wanted = wanted.nonzero()[:, 0] if wanted.dtype == torch.bool else wanted.long()
         numbers = wanted.tolist()
+        # Splits are often halves of a dataset: the large tensors of examples in a row are not copied.
+        start = numbers[0] if numbers else 0
+        in_a_row = start >= 0 and numbers == [*range(start, start + len(numbers))]
+        rows = slice(start, start + len(numbers)) if in_a_row else wanted
         images = self.images
         return replace(
             self,
             labels=self.labels[wanted],
-            images=images[wanted] if isinstance(images, Tensor) else images and [images[i] for i in numbers],
-            features=None if self.features is None else self.features[wanted],
+            images=images[rows] if isinstance(images, Tensor) else images and [images[i] for i in numbers],
+            features=None if self.features is None else self.features[rows],
             splits=self.splits and tuple(self.splits[i] for i in numbers),
             aspects=None if self.aspects is None else self.aspects[wanted],
             boxes=None if self.boxes is None else self.boxes[wanted],
@@ -170,7 +174,7 @@ class Dataset:
             label_sets=None if self.label_sets is None else self.label_sets[wanted],
             metadata={name: tuple(values[i] for i in numbers) for name, values in self.metadata.items()},
             pairs=self.pairs and self.pairs.select(wanted, len(self)),
-            crops=self.crops and (self.crops[0], self.crops[1][wanted]),
+            crops=self.crops and (self.crops[0], self.crops[1][rows]),
             source=None,
             opened_with={},
         )
