@@ -120,3 +120,21 @@ def test_low_rank_additions_stay_below_the_highest_level():
 def test_low_rank_additions_are_for_transformers():
     with pytest.raises(ValueError, match="lora is 4, which is for transformers; leave it out"):
         add_lora(models.create("resnet50", dim=2).backbone, rank=4)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "vit_tiny_patch16_224"])
+def test_layers_beside_frozen_ones_get_the_same_gradients(name):
+    """Frozen layers may compute in a faster way; whatever lies between them still learns."""
+    torch.manual_seed(0)
+    network = models.create(name, dim=4, weights=None).eval()
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in network.modules():
+        layer.requires_grad_(layer in layers[1::7])
+    images = torch.rand(2, 3, 64, 64) * 255 if name.startswith("eff") else torch.rand(2, 3, 224, 224) * 255
+    exact = copy.deepcopy(network).double()
+    for each, x in ((network, images), (exact, images.double())):
+        each(x).pow(3).sum().backward()
+    for got, expected in zip(network.parameters(), exact.parameters(), strict=True):
+        assert (got.grad is None) == (expected.grad is None) == (not got.requires_grad)
+        if got.grad is not None:
+            torch.testing.assert_close(got.grad.double(), expected.grad, atol=1e-4, rtol=1e-2)

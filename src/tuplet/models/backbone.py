@@ -144,10 +144,16 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def embeds_on_cpu(x: Tensor) -> bool:
-    """Return whether a layer may compute in another way that is faster on a CPU: float32, and nothing is traced."""
-    traced = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    return not traced and x.device.type == "cpu" and x.dtype == torch.float32
+def embeds_on_cpu(x: Tensor, *weights: Tensor | None) -> bool:
+    """Return whether a layer may compute in another way that is faster on a CPU.
+
+    So it is for float32 where no gradient is needed, as in embedding and in frozen layers, and nothing is traced.
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *weights)):
+        return False
+    return not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
 
 
 class Conv(nn.Conv2d):
@@ -161,7 +167,7 @@ class Conv(nn.Conv2d):
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Any) -> Tensor:
         """Return the convolution with other weights and padding."""
-        if embeds_on_cpu(x) and torch.backends.mkldnn.is_available():
+        if embeds_on_cpu(x, weight, bias) and torch.backends.mkldnn.is_available():
             return torch.mkldnn_convolution(x, weight, bias, padding, self.stride, self.dilation, self.groups)
         return torch.conv2d(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
@@ -174,7 +180,8 @@ def conv_norm(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     ...     torch.allclose(conv_norm(conv, norm, x), norm(conv(x)), atol=1e-6)
     True
     """
-    if norm.training or norm.running_var is None or norm.running_mean is None or not embeds_on_cpu(x):
+    weights = conv.weight, conv.bias, norm.weight, norm.bias
+    if norm.training or norm.running_var is None or norm.running_mean is None or not embeds_on_cpu(x, *weights):
         return norm(conv(x))
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     shift = norm.bias - scale * (norm.running_mean if conv.bias is None else norm.running_mean - conv.bias)

@@ -39,7 +39,7 @@ class SameConv(Conv):
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         rows, columns = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
-        if embeds_on_cpu(x):
+        if embeds_on_cpu(x, weight, bias):
             # A row of zeros in front of the kernel costs less than a padded copy of the map.
             weight = pad(weight, (columns % 2, 0, rows % 2, 0))
         elif rows % 2 or columns % 2:

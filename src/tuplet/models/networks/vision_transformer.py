@@ -46,7 +46,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x·wᵀ + b."""
-        if _onednn_linear is None or not embeds_on_cpu(x):
+        if _onednn_linear is None or not embeds_on_cpu(x, self.weight, self.bias):
             return super().forward(x)
         return _onednn_linear(x, self.weight, self.bias, "none", [], "")
 
