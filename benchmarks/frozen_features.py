@@ -5,11 +5,12 @@
 Each network embeds the images of CUB-200-2011 and Cars196 once. A linear layer of 512 outputs then learns from all
 training vectors at once: the exact loss of every pair of the training set, in each step. Loss, learning rate and number
 of steps are chosen on the middle third of the training classes over three seeds; the test classes are measured once. A
-run writes benchmarks/results/frozen_features.json and the table of docs/results_details.md (`make results`).
+run adds its rows to benchmarks/results/frozen_features.json, which `make results` draws as a table.
 """
 
 import argparse
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,11 @@ from tuplet import data, losses, models
 from tuplet.embedding import embed_store
 from tuplet.evaluation import map_at_r, recall_at_k
 
-WEIGHTS = ("resnet50_v1_imagenet", "vit_small_patch14_dinov2_focus", "efficientnet_lite0_imagenet")
+WEIGHTS = (
+    "resnet50_v1_imagenet",
+    "vit_small_patch14_dinov2_focus",
+    *(f"efficientnet_lite{n}_imagenet" for n in range(3)),
+)
 DIM = 512
 LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "multi_similarity": lambda classes: losses.MultiSimilarityLoss(),
@@ -127,14 +132,15 @@ def main() -> None:
     parser.add_argument("--dataset", nargs="+", choices=("cub200", "cars196"), default=("cub200", "cars196"))
     parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded images")
     arguments = parser.parse_args()
-    rows = []
+    about = {"device": common.machine(arguments.device), "versions": common.versions()}
+    path = common.results_file("frozen_features")
+    stored = json.loads(path.read_text())["rows"] if path.is_file() else []
+    rows = {(row["weights"], row["dataset"]): row for row in stored}
     for name, dataset in itertools.product(arguments.names, arguments.dataset):
-        row = measure(name, dataset, arguments.device, arguments.cache)
-        rows.append(row)
+        row = rows[name, dataset] = measure(name, dataset, arguments.device, arguments.cache) | about
         found = fmean(each["recall_at_1"] for each in row["trained"])
-        print(f"{name}, {dataset}: {100 * row['frozen']:.1f} → {100 * found:.1f}", row["recipe"], row, flush=True)
-        about = {"kind": "frozen", "device": common.machine(arguments.device), "versions": common.versions()}
-        common.save("frozen_features", {**about, "rows": rows})
+        print(f"{name}, {dataset}: {100 * row['frozen']:.1f} → {100 * found:.1f}", row, flush=True)
+        common.save("frozen_features", {"kind": "frozen", "rows": list(rows.values())})
 
 
 if __name__ == "__main__":

@@ -203,15 +203,16 @@ def _frozen(results: Results) -> str:
     """Return the table of heads on frozen features (frozen_features.json, by benchmarks/frozen_features.py)."""
     if "frozen_features" not in results:
         return ""
-    about = results["frozen_features"]
-    text = f"""One linear layer of 512 outputs on the features of a network that is not trained, at 224². Every step
-        sees the exact loss of all training vectors at once. Loss, learning rate and steps are chosen on validation
-        classes over three seeds. The seconds are those of embedding both splits and of training, on {about["device"]}
-        beside other work.
+    measured = results["frozen_features"]["rows"]
+    devices = " or ".join(dict.fromkeys(row["device"] for row in measured))
+    text = f"""One linear layer of 512 outputs on the features of a network that is not trained, at the size of its
+        weights. Every step sees the exact loss of all training vectors at once. Loss, learning rate and steps are
+        chosen on validation classes over three seeds. The seconds are those of embedding both splits and of training,
+        on {devices} beside other work.
         `benchmarks/frozen_features.py` repeats it."""
     head = ["weights", "dataset", "features R@1", "head R@1", "embedding, s", "training, s", "chosen"]
     cells = []
-    for row in about["rows"]:
+    for row in measured:
         trained = [each["recall_at_1"] for each in row["trained"]]
         seconds = [f"{row['embedding_seconds']:.1f}", f"{row['training_seconds']:.2f}"]
         title, frozen = DATASETS[row["dataset"]].title, f"{100 * row['frozen']:.1f}"
