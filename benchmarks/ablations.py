@@ -109,10 +109,11 @@ _VIT = {
     "freeze_to": None,
 }
 #: A network so small that a CPU trains it in minutes.
-_SMALL_ABE = {
-    **_LITE0, "model_options": {"attention": 4}, "size": 64, "resize": 72, "stored_size": 72, "batch_size": 32,
-    "steps": 300, "precision": "float32",
+_SMALL = {
+    **_LITE0, "size": 64, "resize": 72, "stored_size": 72, "steps": 300, "precision": "float32",
 }  # fmt: skip
+_SMALL_ABE = {**_SMALL, "model_options": {"attention": 4}, "batch_size": 32}
+_SMALL_MARGIN = {**_SMALL, "batch_size": 60}
 _VALID = VTHM["mining"]
 _LIMITS: dict[str, Mapping[str, Any]] = {
     **_AS_IT_IS,
@@ -167,6 +168,17 @@ CAUSES = {
             "all pairs": {"loss_options": {"mining": None}},
             "semi-hard": {"loss_options": {"mining": "semi_hard"}},
             "head at 1 × lr": {"head_lr_scale": 1.0},
+        },
+        datasets=("cars196",),
+    ),
+    "margin_small": Ablation(
+        "Margin with an EfficientNet-Lite0 at 64 pixels: the dimension?",
+        "margin",
+        {
+            "512 dimensions": _SMALL_MARGIN,
+            "128 dimensions": {**_SMALL_MARGIN, "dim": 128},
+            "32 dimensions": {**_SMALL_MARGIN, "dim": 32},
+            "512 dimensions, semi-hard": {**_SMALL_MARGIN, "loss_options": {"mining": "semi_hard"}},
         },
         datasets=("cars196",),
     ),
