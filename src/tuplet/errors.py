@@ -1,6 +1,7 @@
 """Errors and warnings about options, spelled as Python keywords or as flags of the command line."""
 
 import difflib
+import math
 import re
 import sys
 import warnings
@@ -129,6 +130,18 @@ def at_least(least: int, **numbers: int) -> None:
             raise TypeError(f"{name} is {value!r}; it must be an integer of at least {least}")
         if value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def above_zero(**numbers: float) -> None:
+    """Raise an error unless all numbers are finite and above 0.
+
+    >>> above_zero(temperature=-0.1)
+    Traceback (most recent call last):
+    ValueError: temperature is -0.1; it must be above 0 and finite
+    """
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; it must be above 0 and finite")
 
 
 def first_line(error: BaseException) -> str:

@@ -1,5 +1,7 @@
 """Bad input raises one sentence that names the argument, its value and the remedy."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -172,9 +174,10 @@ def test_options():
     for make in (losses.AngularLoss, losses.AngularHingeLoss, losses.NPairAngularLoss):
         with refused(ValueError, "alpha is 95", "degrees", "below 90"):
             make(alpha=95)
-    for make in (losses.SupConLoss, losses.SmoothAPLoss):
-        with refused(ValueError, "temperature is 0", "above 0"):
-            make(temperature=0)
+    with refused(TypeError, "bins is 2.5", "integer"):
+        losses.HistogramLoss(2.5)
+    with refused(ValueError, "temperature is -1", "at least 0"):
+        losses.RankedListLoss(temperature=-1)
     with refused(TypeError, "num_classes is 5.0", "integer"):
         losses.ProxyAnchorLoss(5.0, 8)
     for parts in ([losses.RAWLoss(), losses.NCALoss()], [], [(losses.RAWLoss(), 1.0, 2.0)], [(1.0, losses.RAWLoss())]):
@@ -183,6 +186,35 @@ def test_options():
     assert losses.SumLoss([[losses.RAWLoss(), 2]]).part_weights == [2.0]
     with refused(ValueError, "init_process_group"):
         LOSS(X, Y, distributed=True)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (losses.BinomialDevianceLoss, "alpha beta"),
+        (losses.RAWLoss, "alpha beta"),
+        (losses.MultiSimilarityLoss, "alpha beta"),
+        (losses.NRALoss, "alpha eps"),
+        (losses.TripletRatioLoss, "margin"),
+        (losses.SupConLoss, "temperature"),
+        (losses.SmoothAPLoss, "temperature"),
+        (losses.CircleLoss, "scale"),
+        (losses.TupletMarginLoss, "scale"),
+        (losses.SmoothTripletLoss, "scale"),
+        (losses.NPairLoss, "scale"),
+        (losses.GeneralizedLiftedLoss, "scale"),
+        (partial(losses.CosFaceLoss, 3, 4), "scale"),
+        (partial(losses.ArcFaceLoss, 3, 4), "scale"),
+        (partial(losses.SoftTripleLoss, 3, 4), "scale gamma"),
+        (partial(losses.ProxyAnchorLoss, 3, 4), "alpha"),
+    ],
+)
+def test_numbers_that_give_no_loss(make, names, value):
+    """A division by zero, an overflow, or pairs that are pulled the wrong way."""
+    for name in names.split():
+        with refused(ValueError, f"{name} is {value}", "above 0 and finite"):
+            make(**{name: value})
 
 
 def test_batches_of_the_wrong_composition():

@@ -5,6 +5,7 @@ from math import cos, pi, sin
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineProxyLoss, sine
 
 
@@ -48,6 +49,7 @@ class ArcFaceLoss(CosineProxyLoss):
         sharded: bool = False,
     ) -> None:
         super().__init__(num_classes, dim, centers, sharded)
+        above_zero(scale=scale)
         if not 0 <= margin <= pi:
             raise ValueError(f"margin is {margin}; give radians from 0 to π: 0.5 is 28.6 degrees")
         self.scale, self.margin, self.centers = scale, margin, centers

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineLoss
 from tuplet.rows import masked_logsumexp, softplus
 
@@ -32,6 +33,7 @@ class CircleLoss(CosineLoss):
 
     def __init__(self, margin: float = 0.4, scale: float = 80.0) -> None:
         super().__init__()
+        above_zero(scale=scale)
         self.margin, self.scale = margin, scale
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """CosFace: a softmax over class vectors, with a margin on the cosine."""
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineProxyLoss
 
 
@@ -38,4 +39,5 @@ class CosFaceLoss(CosineProxyLoss):
         self, num_classes: int, dim: int, scale: float = 64.0, margin: float = 0.35, sharded: bool = False
     ) -> None:
         super().__init__(num_classes, dim, sharded=sharded)
+        above_zero(scale=scale)
         self.scale, self.margin = scale, margin

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import at_least
 from tuplet.losses.base import RowLoss
 from tuplet.rows import View
 
@@ -32,8 +33,7 @@ class HistogramLoss(RowLoss):
 
     def __init__(self, bins: int = 151) -> None:
         super().__init__()
-        if bins < 2:
-            raise ValueError(f"bins is {bins}; it must be at least 2, the authors use 151")
+        at_least(2, bins=bins)
         self.bins = bins
 
     def value(self, view: View) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.base import RowLoss, check_one_positive
 from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, masked_logsumexp, masked_sum, softplus
@@ -19,6 +20,7 @@ class ScaledLoss(RowLoss):
 
     def __init__(self, scale: float = 1.0, max_per_class: int | None = None) -> None:
         super().__init__()
+        above_zero(scale=scale)
         self.scale, self.max_per_class = scale, max_per_class
 
     @property

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tuplet.errors import at_least
+from tuplet.errors import above_zero, at_least
 from tuplet.losses.base import RowLoss, check_one_positive
 from tuplet.losses.sharded import hold, sharded_softmax
 from tuplet.rows import ProcessGroup, View, masked_logsumexp, masked_mean, masked_sum, softplus
@@ -237,6 +237,7 @@ class ProxyAnchorLoss(ProxyLoss):
 
     def __init__(self, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__(num_classes, dim)
+        above_zero(alpha=alpha)
         self.alpha, self.margin = alpha, margin
 
     def arrange(self, view: View) -> View:

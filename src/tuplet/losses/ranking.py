@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.base import RowLoss
 from tuplet.rows import masked_logsumexp, masked_mean, masked_sum
 
@@ -35,6 +36,7 @@ class NRALoss(RowLoss):
 
     def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
         super().__init__()
+        above_zero(alpha=alpha, eps=eps)
         self.alpha, self.eps = alpha, eps
 
     def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,6 +99,8 @@ class RankedListLoss(RowLoss):
         self, alpha: float = 1.2, margin: float = 0.4, temperature: float = 10.0, move_gallery: bool = False
     ) -> None:
         super().__init__()
+        if not temperature >= 0:
+            raise ValueError(f"temperature is {temperature}; it must be at least 0")
         self.alpha, self.margin, self.temperature, self.moves_gallery = alpha, margin, temperature, move_gallery
 
     def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.base import RowLoss
 from tuplet.mining import Mining, ValidTriplet, as_rule
 from tuplet.rows import masked_logsumexp, masked_mean, softplus
@@ -37,6 +38,7 @@ class BinomialDevianceLoss(RowLoss):
         self, alpha: float = 2.0, beta: float = 50.0, threshold: float = 0.5, mining: Mining | str | None = None
     ) -> None:
         super().__init__()
+        above_zero(alpha=alpha, beta=beta)
         self.alpha, self.beta, self.threshold = alpha, beta, threshold
         self.mining = as_rule(mining)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineLoss
 from tuplet.rows import View, masked_sum, weighted
 
@@ -33,8 +34,7 @@ class SmoothAPLoss(CosineLoss):
 
     def __init__(self, temperature: float = 0.01, max_per_class: int | None = None) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature is {temperature}; it must be above 0")
+        above_zero(temperature=temperature)
         self.temperature, self.max_per_class = temperature, max_per_class
 
     def value(self, view: View) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineProxyLoss
 from tuplet.rows import View
 
@@ -49,6 +50,7 @@ class SoftTripleLoss(CosineProxyLoss):
         tau: float = 0.2,
     ) -> None:
         super().__init__(num_classes, dim, centers)
+        above_zero(scale=scale, gamma=gamma)
         self.centers, self.scale, self.gamma, self.margin, self.tau = centers, scale, gamma, margin, tau
 
     def value(self, view: View, *inputs: Tensor) -> Tensor:

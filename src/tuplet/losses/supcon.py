@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineLoss
 from tuplet.rows import masked_logsumexp, masked_mean
 
@@ -31,8 +32,7 @@ class SupConLoss(CosineLoss):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature is {temperature}; it must be above 0")
+        above_zero(temperature=temperature)
         self.temperature = temperature
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.triplet import MinedTriplets
 from tuplet.mining import Mining
 from tuplet.rows import weighted
@@ -12,7 +13,8 @@ class TripletRatioLoss(MinedTriplets):
     """Triplet ratio loss: [1 − d_an / (d_ap + m)]₊, the mean over the chosen triplets (Harwood et al. 2017).
 
     Args:
-        margin: m, above 0: by how much the distance of a negative should exceed that of a positive.
+        margin: m, above 0: by how much the distance of a negative should exceed that of a positive. It also keeps the
+            ratio finite.
         mining: the triplets to choose, as in `TripletLoss`: "all", "hardest", "disjoint" or a rule of `tuplet.mining`.
             The authors choose them from the whole training set.
         max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
@@ -36,8 +38,7 @@ class TripletRatioLoss(MinedTriplets):
         self, margin: float = 0.2, mining: Mining | str | None = "all", max_per_class: int | None = None
     ) -> None:
         super().__init__(mining, max_per_class)
-        if margin <= 0:
-            raise ValueError(f"margin is {margin}; it must be above 0, since it keeps the ratio finite")
+        above_zero(margin=margin)
         self.margin = margin
 
     def term(self, near: Tensor, far: Tensor) -> Tensor:

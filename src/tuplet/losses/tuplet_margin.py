@@ -4,6 +4,7 @@ from math import cos, sin
 
 from torch import Tensor
 
+from tuplet.errors import above_zero
 from tuplet.losses.cosine import CosineLoss, sine
 from tuplet.rows import masked_logsumexp, masked_sum, softplus
 
@@ -33,6 +34,7 @@ class TupletMarginLoss(CosineLoss):
 
     def __init__(self, margin: float = 0.1, scale: float = 64.0) -> None:
         super().__init__()
+        above_zero(scale=scale)
         self.margin, self.scale = margin, scale
 
     def rows(self, s: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
