@@ -75,7 +75,10 @@ def test_what_is_given_takes_precedence():
     assert {name: getattr(settings, name) for name in given} == given
     assert settings.evaluate_every == 2
     assert resolve_settings(None, {"head_steps": 5}, many(600)).dim == 512
-    assert resolve_settings(None, {"loss": losses.ProxyAnchorLoss(9, 512)}, many(600)).dim == 512
+    joined = losses.SumLoss([(losses.SoftmaxLoss(9, 512), 1.0), (losses.ContrastiveLoss(), 1.0)])
+    for loss in (losses.ProxyAnchorLoss(9, 512), losses.PDDMLoss(512), joined):
+        assert resolve_settings(None, {"loss": loss}, many(600)).dim == 512
+    assert resolve_settings(None, {"loss": losses.MarginLoss(learn_beta=True)}, many(600)).dim is None
     assert resolve_settings(None, {"transform": "own:augment"}, many(600)).augment == {}
     assert resolve_settings("demo", {}, many(600)).dim == 64
     assert resolve_settings(None, {"dim": 5}, vectors()) == training.Settings(model="mlp", weights=None, dim=5)

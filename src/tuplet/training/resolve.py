@@ -222,7 +222,8 @@ def _for_images(options: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _has_width(options: Mapping[str, Any]) -> bool:
     """Return whether the loss was made for embeddings of a given length, that of the default `dim`."""
     loss = options.get("loss")
-    return isinstance(loss, RowLoss) and loss.proxies is not None
+    # Proxies and layers are matrices; a learned boundary is a single number.
+    return isinstance(loss, RowLoss) and any(p.ndim > 1 for p in loss.parameters())
 
 
 def _training_images(options: Mapping[str, Any], data: Dataset) -> int:
