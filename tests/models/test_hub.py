@@ -143,5 +143,9 @@ def test_a_card_tells_what_the_model_is(tmp_path):
     text = (tmp_path / "README.md").read_text()
     for part in ("| data | photos |", "| loss | raw |", "| Recall@1 | 87.50 % |", "Licence", "Intended use", "28 × 28"):
         assert part in text
+    assert "Measured on the test split: classes that the training has not seen." in text
     assert "/home/me" not in text
     assert embedder.fingerprint() in text
+    run["settings"]["split"] = "images"
+    write_card(tmp_path, embedder, run, {"recall_at_1": 0.875, "split": "test"})
+    assert "Measured on the test split: new examples of the training classes." in (tmp_path / "README.md").read_text()

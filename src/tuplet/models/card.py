@@ -68,7 +68,9 @@ def _parts(embedder: Embedder, run: Mapping[str, Any], metrics: Mapping[str, Any
         parts.append("\n".join(["## Training", "", "| | |", "| --- | --- |", *listed]))
     if metrics:
         listed = [f"| {title} | {100 * metrics[name]:.2f} % |" for name, title in _ROWS.items() if name in metrics]
-        where = f"Measured on the {metrics.get('split', 'test')} split: classes that the training has not seen."
+        by_images = run.get("settings", {}).get("split") == "images"
+        which = "new examples of the training classes" if by_images else "classes that the training has not seen"
+        where = f"Measured on the {metrics.get('split', 'test')} split: {which}."
         parts.append("\n".join(["## Metrics", "", where, "", "| metric | value |", "| --- | ---: |", *listed]))
     parts.append(
         "## Licence\n\nThe code of Tuplet is Apache-2.0. The weights also depend on the licences of the training "
