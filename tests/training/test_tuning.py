@@ -231,3 +231,4 @@ def test_the_first_trial_has_the_defaults():
     others = {"augment": {"mirror": 0.0}, "freeze_to": "M", "lr": 1.0, "steps": 5}
     nearest = {"augment": "{}", "freeze_to": "L", "lr": 1e-2, "steps": 10}
     assert first_parameters(others, check_space(space, [])) == (nearest, False)
+    assert first_parameters({"clip": None}, {"clip": (0.1, 10.0)}) == ({"clip": 0.1}, False)

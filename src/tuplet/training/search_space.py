@@ -112,7 +112,8 @@ def suggest(trial: Any, space: Space) -> dict[str, Any]:
 def first_parameters(defaults: Mapping[str, Any], space: Space) -> tuple[dict[str, Any], bool]:
     """Return the parameters of the first Optuna trial, and whether all of them are defaults.
 
-    Where the space lacks a default, its first alternative or the nearest number takes its place.
+    Where the space lacks a default, its first alternative or the nearest number takes its place; that of None is the
+    smallest.
 
     >>> first_parameters({"loss": "raw", "lr": 1e-4}, {"loss": ["raw", "nca"], "lr": (1e-3, 1e-2)})
     ({'loss': 'raw', 'lr': 0.001}, False)
@@ -121,7 +122,7 @@ def first_parameters(defaults: Mapping[str, Any], space: Space) -> tuple[dict[st
     for name, values in space.items():
         value = defaults[name]
         if isinstance(values, tuple):
-            found[name] = min(max(value, values[0]), values[1])
+            found[name] = values[0] if value is None else min(max(value, values[0]), values[1])
             are_defaults &= found[name] == value
         else:
             keys = [key for key, each in _named(values).items() if each == value]
