@@ -127,6 +127,27 @@ def test_a_joint_loss_is_one_objective_over_all_parts():
     assert torch.equal(value, objective.losses[0](parts, labels))
 
 
+def test_a_sum_of_joint_losses_is_joint_too():
+    """Each level by itself would be an embedding of a single part, which such a loss takes without an error."""
+    options = {"parts": [{"loss": "bier", "adversarial": True}, {"loss": "hdc", "weight": 0.5}]}
+    objective = Objective(Settings(loss="sum", loss_options=options), (2, 4), classes=3, max_per_class=4)
+    parts = [torch.randn(6, width, generator=torch.Generator().manual_seed(width)) for width in (2, 4)]
+    labels = torch.arange(6) // 2
+    bier, hdc = objective.losses[0].losses
+    value = objective(parts, labels, step=0, distributed=False)
+    torch.testing.assert_close(value, bier(parts, labels) + 0.5 * hdc(parts, labels))
+    with pytest.raises(ValueError, match=r"HDCLoss takes all parts .* TripletLoss takes one"):
+        losses.SumLoss([(losses.TripletLoss(), 1.0), (losses.HDCLoss(), 1.0)])
+
+
+def test_a_joint_loss_takes_examples_of_several_labels():
+    objective = Objective(Settings(loss="hdc"), (2, 2), classes=3, max_per_class=4)
+    parts = [torch.randn(6, 2, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    several = torch.stack([torch.arange(6) // 2, torch.full((6,), -1)], 1)
+    value = objective(parts, several, step=0, distributed=False)
+    torch.testing.assert_close(value, losses.HDCLoss()(parts, torch.arange(6) // 2))
+
+
 def test_parts_are_exported_like_every_embedding(tmp_path):
     embedder = staged(attention=2, heads=[2, 4], part_weights=[1, 2, 1, 2]).eval()
     models.export_onnx(embedder, tmp_path / "parts.onnx")

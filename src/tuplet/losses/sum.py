@@ -17,8 +17,9 @@ class SumLoss(RowLoss):
         parts: pairs of a loss and its weight. In `loss_options` of `tuplet.train`, dictionaries such as
             {"loss": "softmax", "weight": 1.0}, with the options of the loss beside them.
 
-    Inputs: what its parts need. They must agree: no batch has both pairs and triplets in turn. Options of the call go
-    to every part; a gallery works if every part takes one. It has no `weights`: ask the parts.
+    Inputs: what its parts need. They must agree: no batch has both pairs and triplets in turn, and losses over the
+    parts of an embedding add up only with each other. Options of the call go to every part; a gallery works if every
+    part takes one. It has no `weights`: ask the parts.
 
     Each part gathers the batch of several processes for itself, and costs what it costs alone.
 
@@ -48,6 +49,12 @@ class SumLoss(RowLoss):
             raise ValueError(
                 f"the parts of SumLoss need different batches, {' and '.join(sorted(needs))}; choose losses of one kind"
             )
+        by_joint = {loss.joint: type(loss).__name__ for loss in self.parts}
+        if len(by_joint) > 1:
+            raise ValueError(
+                f"{by_joint[True]} takes all parts of an embedding at once and {by_joint[False]} takes one vector; "
+                "choose losses of one kind"
+            )
 
     @property
     def parts(self) -> list[RowLoss]:
@@ -58,6 +65,11 @@ class SumLoss(RowLoss):
     def batch(self) -> BatchKind:  # type: ignore[override]
         """The batches of the part that needs special ones, or "classes" if none does."""
         return next((loss.batch for loss in self.parts if loss.batch != "classes"), "classes")
+
+    @property
+    def joint(self) -> bool:  # type: ignore[override]
+        """True if the losses take the parts of an embedding, as a list."""
+        return self.parts[0].joint
 
     @property
     def takes_gallery(self) -> bool:  # type: ignore[override]

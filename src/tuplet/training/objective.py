@@ -30,7 +30,7 @@ def make_loss(
     options, made = dict(options), _named("loss", loss, LOSSES)
     takes = inspect.signature(made).parameters
     if "parts" in takes and "parts" in options:
-        options["parts"] = [_make_part(part, classes, dim) for part in options["parts"]]
+        options["parts"] = [_make_part(part, classes, dim, widths) for part in options["parts"]]
     for name, value in (("num_classes", classes), ("dim", dim), ("widths", tuple(widths))):
         if name in takes and name in options:
             raise OptionTypeError(f"{name} of {made.__name__} follows from the data and the model; leave it out")
@@ -43,7 +43,7 @@ def make_loss(
     return _call(made, options)
 
 
-def _make_part(part: Any, classes: int, dim: int) -> tuple[RowLoss, float]:
+def _make_part(part: Any, classes: int, dim: int, widths: Sequence[int]) -> tuple[RowLoss, float]:
     """Return a loss of a sum and its weight, given as a dictionary with its name, its weight and its options."""
     about = dict(part) if isinstance(part, Mapping) else {}
     if not isinstance(name := about.pop("loss", None), str):
@@ -52,7 +52,7 @@ def _make_part(part: Any, classes: int, dim: int) -> tuple[RowLoss, float]:
             "{'loss': 'softmax', 'weight': 1.0}"
         )
     weight = about.pop("weight", 1.0)
-    return make_loss(name, about, classes, dim), weight
+    return make_loss(name, about, classes, dim, widths), weight
 
 
 def _make_mining(rule: Any) -> Mining:
@@ -144,12 +144,12 @@ class Objective(nn.Module):
 
     def forward(self, parts: Sequence[Tensor], labels: Tensor, step: int, distributed: bool) -> Tensor:
         """Return the value for the parts of the embeddings, of the share of the batch that this process has."""
+        # Examples of several labels, (N, L), are the same if they share any.
+        options = {"same": "any"} if labels.ndim == 2 else {"max_per_class": self.max_per_class}
         if self._losses[0].joint:
-            return self.losses[0](parts, labels, distributed=distributed, max_per_class=self.max_per_class)
+            return self.losses[0](parts, labels, distributed=distributed, **options)
         total = torch.zeros((), device=labels.device)
         for level, (part, loss) in enumerate(zip(parts, self.losses, strict=True)):
-            # Examples of several labels, (N, L), are the same if they share any.
-            options = {"same": "any"} if labels.ndim == 2 else {"max_per_class": self.max_per_class}
             total = total + loss(part, labels, distributed=distributed, **options)
             if self.banks and step >= self.start:
                 total = total + loss(part, labels, gallery=self.banks[level], distributed=distributed)
