@@ -22,3 +22,9 @@ def test_no_output_of_the_network_outlives_the_next_one():
     outputs.clear()
     expected = torch.cat([embed_store(embedder, store, range(start, start + 100)) for start in range(0, 600, 100)])
     torch.testing.assert_close(vectors, expected)
+
+
+def test_a_process_may_have_no_examples():
+    """With more processes than examples, some of them have nothing to embed."""
+    store = data.load(data.from_images(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), [0, 0]))
+    assert embed_store(models.create("convnet", size=32, channels=3, dim=4), store, []).shape == (0, 4)

@@ -127,7 +127,7 @@ def embed_store(embedder: Embedder, store: Store, indices: Sequence[int] | None 
     # Small tensors that outlive a batch would cut the heap of a CPU to pieces, so all vectors have one place.
     vectors, start = torch.empty(len(chosen), embedder.width, device=device), 0
     with evaluating(embedder), torch.inference_mode():
-        chunked = chosen.split(CHUNK)
+        chunked = chosen.split(CHUNK) if len(chosen) else ()
         for batch in track(batches(store, map(Tensor.tolist, chunked), device), "embedding", total=len(chunked)):
             values = batch.values
             if prepared is not None and store.crop != prepared.crop:
