@@ -45,6 +45,9 @@ def test_new_classes_and_losses_without_a_classifier_have_no_accuracy_of_one(tmp
     softmax = {**QUICK, "loss": "softmax"}
     assert "classifier_accuracy" not in training.train(vectors(), tmp_path / "classes", **softmax).metrics
     assert "classifier_accuracy" not in training.train(vectors(), tmp_path / "raw", split="images", **QUICK).metrics
+    # Each process has a share of the classes, so none of them can classify.
+    shares = {**softmax, "loss_options": {"sharded": True}, "split": "images"}
+    assert "classifier_accuracy" not in training.train(vectors(), tmp_path / "shares", **shares).metrics
 
 
 def test_options_can_be_chosen_without_a_look_at_the_test_split(tmp_path):

@@ -171,9 +171,10 @@ class Objective(nn.Module):
 
     @property
     def classify(self) -> Callable[[Tensor], Tensor] | None:
-        """The classifier of a loss that has one, or of a part of a sum; None with several levels or heads."""
+        """The classifier of a loss that has all classes, or of a part of a sum; None with several levels or heads."""
         parts = self.losses[0].modules() if len(self.losses) == 1 else ()
-        return next(filter(None, (getattr(part, "classify", None) for part in parts)), None)
+        whole = (part for part in parts if not getattr(part, "sharded", False))
+        return next(filter(None, (getattr(part, "classify", None) for part in whole)), None)
 
     def end_epoch(self) -> None:
         """Tell the losses that an epoch has ended."""
