@@ -168,6 +168,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
             {"memory": 10, "loss": "angular", "loss_options": {"max_per_class": 4}},
             "max_per_class is 4 and a memory of 10 may hold more of a class; leave it out",
         ),
+        (
+            {"memory": 10, "loss": "sum", "loss_options": {"parts": [{"loss": "angular", "max_per_class": 4}]}},
+            "max_per_class is 4 and a memory of 10 may hold more of a class; leave it out",
+        ),
     ],
 )
 def test_wrong_options_raise_one_sentence(wrong, sentence, tmp_path):

@@ -93,7 +93,8 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
     `several` says that examples have several labels: neither proxies nor a memory take those.
     """
     name = type(loss).__name__
-    with_proxies = [part for part in loss.modules() if isinstance(part, RowLoss) and part.proxies is not None]
+    parts = [part for part in loss.modules() if isinstance(part, RowLoss)]
+    with_proxies = [part for part in parts if part.proxies is not None]
     both = "and the examples have several labels"
     if several and settings.memory:
         raise OptionError(f"{opt('memory')} is {settings.memory}, {both}", f"use {opt('memory', 0)}")
@@ -120,9 +121,10 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
             f"use {opt('memory', 0)}, or another loss",
         )
     # On a GPU the loss does not count, and would miss the other examples of a class.
-    if loss.max_per_class is not None and loss.max_per_class < settings.memory:
+    least = min((part.max_per_class for part in parts if part.max_per_class is not None), default=settings.memory)
+    if least < settings.memory:
         raise OptionError(
-            f"max_per_class is {loss.max_per_class} and a memory of {settings.memory} may hold more of a class",
+            f"max_per_class is {least} and a memory of {settings.memory} may hold more of a class",
             "leave it out: training knows its batches",
         )
 
