@@ -51,13 +51,13 @@ def weights_at_hand(architecture: str | None = None, device: str | None = None) 
     []
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    found = [*_known_here(), *_named_files(), *_downloads()]
-    unique = {each.weights: each for each in reversed(found)}
+    first: dict[str, AtHand] = {}
+    for each in (*_known_here(), *_named_files(), *_downloads()):
+        first.setdefault(each.weights, each)
     chosen = [
         each
-        for each in found
-        if unique[each.weights] is each
-        and (each.architecture == architecture or (architecture is None and each.architecture not in FACES))
+        for each in first.values()
+        if each.architecture == architecture or (architecture is None and each.architecture not in FACES)
     ]
     if device.startswith("cpu"):
         chosen.sort(key=lambda each: each.architecture not in SMALL)
@@ -93,9 +93,10 @@ def find_file(weights: str | os.PathLike[str], architecture: str) -> tuple[Path,
         path = Path(weights)
         if not path.is_file():
             names = [name for name, k in KNOWN.items() if k.architecture == architecture]
+            others = f", or {' or '.join([*names, 'auto'])}" if names else ""
             raise FileNotFoundError(
                 f"weights {str(weights)!r} are neither a file nor a name known for {architecture}; "
-                f"give the path of a file{', or ' if names else ''}{' or '.join([*names, 'auto'] if names else [])}"
+                f"give the path of a file{others}"
             )
         if architecture in ARCHITECTURES:
             known = recognise(path)
