@@ -113,20 +113,13 @@ def reduce_blocks(
     for a, b in task.blocks():
         raw = geo.raw_table(q.block(a, b), g, task.geometry)
         compiled = task.compiled and raw.entries.numel() >= least
-        step = (_compiled_step((type(task.rule), *_kind(task.rows))) if compiled else _step)(
-            task,
-            wanted,
-            a,
-            raw,
-            tensors.labels[a:b],
-            gallery_labels,
-            tensors.valid,
-            [x[a:b] if k < task.num_own else x for k, x in enumerate(tensors.extras)],
-            cotangent[a - task.start : b - task.start]
-            if task.reduce == "each" and cotangent is not None
-            else cotangent,
-            g.vectors.dtype,
-        )
+        take_step = _compiled_step((type(task.rule), *_kind(task.rows))) if compiled else _step
+        extras = [x[a:b] if k < task.num_own else x for k, x in enumerate(tensors.extras)]
+        own = cotangent
+        if task.reduce == "each" and cotangent is not None:
+            own = cotangent[a - task.start : b - task.start]
+        labels, valid, dtype = tensors.labels[a:b], tensors.valid, g.vectors.dtype
+        step = take_step(task, wanted, a, raw, labels, gallery_labels, valid, extras, own, dtype)
         gradients.add(step.slopes, step.extras, a, b)
         if cotangent is None:
             result = _joined(task, result, step.result, a)

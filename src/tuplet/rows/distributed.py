@@ -124,8 +124,9 @@ class ProcessGroup:
         parts = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(parts, mine, group=self.group)
         sizes, *all_kinds = torch.stack(parts).T.tolist()
-        for name, *found in zip(tensors, *[iter(all_kinds)] * 3, strict=True):
-            first, *others = zip(*found, strict=True)
+        for n, name in enumerate(tensors):
+            # Type, dimensions and width of this tensor: three rows with a number for each rank.
+            first, *others = zip(*all_kinds[3 * n : 3 * n + 3], strict=True)
             for rank, other in enumerate(others, 1):
                 if other != first:
                     raise ValueError(
