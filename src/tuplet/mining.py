@@ -178,6 +178,7 @@ class DistanceWeighted(Mining):
     def _log_weights(self, square: Tensor, n: int) -> Tensor:
         """Return log 1/q from d²: −½ [(n − 2) log d² + (n − 3) log(1 − d²/4)]."""
         square = square.clamp(self.cutoff**2, (2 - 1e-6) ** 2)
+        # Sums of products as single operations: on a GPU each operation is a launch.
         return torch.add(square.log() * (1 - n / 2), torch.rsub(square, 1, alpha=0.25).log(), alpha=(3 - n) / 2)
 
     def advance(self) -> None:

@@ -73,6 +73,7 @@ class HierarchicalTripletLoss(RowLoss):
         there = view.queries.device
         nodes, steps = tree.nodes[classes].to(there), tree.thresholds.diff().to(there, view.dtype)
         constant = (self.beta + tree.thresholds[0] - tree.spreads[classes]).to(there, view.dtype)
+        # A copy of the nodes, since the compiler takes no tensor twice.
         inputs = {"own": (*view.members(), nodes, constant), "other": (nodes + 0,), "shared": (steps,)}
         return view.mean(self._triplets, **inputs) / 2
 

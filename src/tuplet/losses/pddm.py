@@ -84,6 +84,7 @@ class PDDMLoss(RowLoss):
             # Layers of 2·dim numbers for each pair stand where others have one.
             usual = view.block_rows or default_block_rows(n, n, view.dtype, x.device)
             small = replace(view, block_rows=max(1, usual // (2 * dim)))
+            # A copy of x, since the compiler takes no tensor twice.
             least, near, greatest, far = small.each(_hardest, own=(x,), other=(x + 0,), shared=layers).unbind(1)
             i = least.argmin(0, keepdim=True)
             ends = torch.cat([i, near[i].long()])

@@ -258,7 +258,7 @@ class ProxyAnchorLoss(ProxyLoss):
 
 
 def _random_directions(count: int, dim: int, kept: range) -> Tensor:
-    """Draw `count` vectors of about unit length and return those in `kept`, on which the draws do not depend."""
+    """Draw `count` vectors of about unit length and return those in `kept`; `kept` does not change their values."""
     drawn = torch.empty(len(kept), dim)
     for first in range(0, count, _DRAWN):
         block = torch.randn(min(_DRAWN, count - first), dim)

@@ -12,7 +12,8 @@ from tuplet.rows import ProcessGroup, View
 def hold(parameter: Tensor, view: View) -> Tensor:
     """Return a parameter that this process alone holds, with its own gradient.
 
-    What flows back from sums over processes is the gradient times their number, since embeddings are averaged later.
+    The gradient that comes back through sums over processes is multiplied by their number. For the embeddings the
+    average over processes undoes that; nothing averages a share, so its gradient is divided here.
     """
     held = parameter.clone()
     if view.group is not None and held.requires_grad:
