@@ -273,31 +273,36 @@ class Embedder(nn.Module):
             batch_size = images_at_once(self.device, shape, most=128)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be positive")
+        count, batches = self._batches(images, batch_size, workers)
+        result = torch.empty(count, self.width)
+        device, start = self.device, 0
+        with evaluating(self), torch.inference_mode():
+            for batch in track(batches, "embedding", total=math.ceil(count / batch_size)):
+                result[start : start + len(batch)] = self(batch.to(device))
+                start += len(batch)
+        return result
+
+    def _batches(
+        self, images: Tensor | ImageSource | Iterable[ImageSource], batch_size: int, workers: int | None
+    ) -> tuple[int, Iterator[Tensor]]:
+        """Return the number of images, and their batches; raise TypeError for anything that is not an image."""
         if isinstance(images, Tensor):
             self._check_range(images)
-            batches: Iterator[Tensor] = iter(images.split(batch_size))
-        elif self.preprocessing is None:
+            return len(images), iter(images.split(batch_size))
+        if self.preprocessing is None:
             raise TypeError(
                 f"this embedder has no preprocessing and so takes a tensor, not {type(images).__name__}; give one, "
                 "such as torch.as_tensor(vectors, dtype=torch.float32), or for images create it with preprocessing="
             )
-        elif isinstance(images, np.ndarray) or not isinstance(images, Iterable | os.PathLike | Image.Image):
+        if isinstance(images, np.ndarray) or not isinstance(images, Iterable | os.PathLike | Image.Image):
             given = f"an array of shape {images.shape}" if isinstance(images, np.ndarray) else repr(images)
             raise TypeError(
                 f"images is {given}; give a tensor (n, 3, H, W) in 0 … 255, paths, the bytes of files or PIL images"
             )
-        else:
-            single = isinstance(images, str | os.PathLike | bytes | Image.Image) or hasattr(images, "read")
-            images = [images] if single else list(images)  # type: ignore[list-item,arg-type]  # by `single`
-            pixels = map_in_threads(self.preprocessing.image, images, 2 * batch_size, workers)
-            batches = (torch.stack(batch) for batch in chunks(pixels, batch_size))
-        result = torch.empty(len(images), self.width)
-        device, start = self.device, 0
-        with evaluating(self), torch.inference_mode():
-            for batch in track(batches, "embedding", total=math.ceil(len(images) / batch_size)):
-                result[start : start + len(batch)] = self(batch.to(device))
-                start += len(batch)
-        return result
+        single = isinstance(images, str | os.PathLike | bytes | Image.Image) or hasattr(images, "read")
+        sources: list[ImageSource] = [images] if single else list(images)  # type: ignore[list-item,arg-type]  # by `single`
+        pixels = map_in_threads(self.preprocessing.image, sources, 2 * batch_size, workers)
+        return len(sources), (torch.stack(batch) for batch in chunks(pixels, batch_size))
 
     def _check_range(self, images: Tensor) -> None:
         if self.preprocessing is None or not images.is_floating_point() or not images.numel():
