@@ -217,6 +217,16 @@ def test_numbers_that_give_no_loss(make, names, value):
             make(**{name: value})
 
 
+def test_fewer_classes_than_processes(monkeypatch):
+    """A process without a class would fail by itself, and the others would wait for it."""
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 4)
+    loss = losses.CosFaceLoss(3, 4, sharded=True)
+    with refused(ValueError, "CosFaceLoss has 3 classes for 4 processes", "leave sharded= out"):
+        loss(X, Y)
+
+
 def test_batches_of_the_wrong_composition():
     with refused(ValueError, "class 1 has 4", "NPairSampler"):
         losses.NPairLoss()(X, torch.tensor([0, 0, 1, 1, 1, 1]))

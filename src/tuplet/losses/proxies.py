@@ -55,6 +55,10 @@ class ProxyLoss(RowLoss):
         name, proxies = type(self).__name__, self.proxies
         if view.gallery is not None:
             raise ValueError(f"{name} compares with its proxies and takes no gallery; leave gallery= out")
+        if self.num_classes < self._processes:
+            raise ValueError(
+                f"{name} has {self.num_classes} classes for {self._processes} processes; leave sharded= out"
+            )
         processes = 1 if view.group is None else view.group.world
         if self.sharded and processes != self._processes:
             raise ValueError(
