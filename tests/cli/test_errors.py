@@ -101,7 +101,7 @@ def folder(tmp_path_factory):
          "lower --lr from 1e+12, or set --warmup or --clip"),
         ((*TRAIN, "--schedule", "step"), "--schedule step needs --decay-every: the steps"),
         ((*TRAIN, "--test-on", "validation"), "--test-on validation needs --validation: the share"),
-        ((*TRAIN, "--loss", "npair", "--memory", "9"), "--memory is 9 and NPairLoss compares its batch with no other; "
+        ((*TRAIN, "--loss", "npair", "--memory", "9"), "--memory is 9 and NPairLoss takes no memory; "
          "use --memory 0, or another loss"),
         (("train", "photos", "--out", "new", "--model", "resnet50", "--weights", "none", "--micro-batch-size", "4"),
          "--micro-batch-size is 4 and resnet50 has BatchNorm, "

@@ -110,7 +110,7 @@ def test_a_loss_of_a_script_gets_no_batches_but_those_it_needs(tmp_path):
         tuplet.train(vectors(), tmp_path, loss=loss_with(batch="pairs"), sampler="ngroup", per_class=3, batch_size=12)
     with pytest.raises(ValueError, match="batch of OwnLoss is 'pair'; did you mean 'pairs'"):
         tuplet.train(vectors(), tmp_path, loss=loss_with(batch="pair"))
-    with pytest.raises(ValueError, match="memory is 10 and OwnLoss compares its batch with no other"):
+    with pytest.raises(ValueError, match="memory is 10 and OwnLoss takes no memory"):
         tuplet.train(vectors(), tmp_path, loss=loss_with(takes_gallery=False), memory=10)
 
 

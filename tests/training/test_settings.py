@@ -163,7 +163,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
             "NonTrivial needs alpha and margin; give them as its options",
         ),
         ({"seed": 2**64}, "seed is 18446744073709551616; it must be at least 0 and below 2⁶³"),
-        ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss compares its batch with no other"),
+        ({"memory": 10, "loss": "proxy_nca"}, "memory is 10 and ProxyNCALoss takes no memory"),
         (
             {"memory": 10, "loss": "angular", "loss_options": {"max_per_class": 4}},
             "max_per_class is 4 and a memory of 10 may hold more of a class; leave it out",

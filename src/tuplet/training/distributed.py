@@ -98,7 +98,7 @@ class World:
         return values
 
     def collect_rows(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in order of rank and on the CPU, to the main one; to others their own.
+        """Return in the main process the rows of all, on the CPU and in order of rank; in others their own rows.
 
         One share at a time is sent, so that the device of the main process needs no memory for all.
         """

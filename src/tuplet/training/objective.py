@@ -117,7 +117,7 @@ def refuse_unsuited_loss(loss: RowLoss, settings: Settings, classes: int, severa
             )
     if settings.memory and not loss.takes_gallery:
         raise OptionError(
-            f"{opt('memory')} is {settings.memory} and {name} compares its batch with no other",
+            f"{opt('memory')} is {settings.memory} and {name} takes no memory",
             f"use {opt('memory', 0)}, or another loss",
         )
     # On a GPU the loss does not count, and would miss the other examples of a class.
