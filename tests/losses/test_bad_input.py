@@ -176,8 +176,9 @@ def test_options():
             make(alpha=95)
     with refused(TypeError, "bins is 2.5", "integer"):
         losses.HistogramLoss(2.5)
-    with refused(ValueError, "temperature is -1", "at least 0"):
-        losses.RankedListLoss(temperature=-1)
+    for temperature in (-1, float("nan"), float("inf")):
+        with refused(ValueError, f"temperature is {temperature}", "at least 0 and finite"):
+            losses.RankedListLoss(temperature=temperature)
     with refused(TypeError, "num_classes is 5.0", "integer"):
         losses.ProxyAnchorLoss(5.0, 8)
     for parts in ([losses.RAWLoss(), losses.NCALoss()], [], [(losses.RAWLoss(), 1.0, 2.0)], [(1.0, losses.RAWLoss())]):

@@ -99,8 +99,8 @@ class RankedListLoss(RowLoss):
         self, alpha: float = 1.2, margin: float = 0.4, temperature: float = 10.0, move_gallery: bool = False
     ) -> None:
         super().__init__()
-        if not temperature >= 0:
-            raise ValueError(f"temperature is {temperature}; it must be at least 0")
+        if not 0 <= temperature < torch.inf:
+            raise ValueError(f"temperature is {temperature}; it must be at least 0 and finite")
         self.alpha, self.margin, self.temperature, self.moves_gallery = alpha, margin, temperature, move_gallery
 
     def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
