@@ -196,7 +196,7 @@ def test_options():
         (losses.BinomialDevianceLoss, "alpha beta"),
         (losses.RAWLoss, "alpha beta"),
         (losses.MultiSimilarityLoss, "alpha beta"),
-        (losses.NRALoss, "alpha eps"),
+        (losses.NRALoss, "alpha"),
         (losses.TripletRatioLoss, "margin"),
         (losses.SupConLoss, "temperature"),
         (losses.SmoothAPLoss, "temperature"),

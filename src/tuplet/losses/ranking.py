@@ -36,7 +36,7 @@ class NRALoss(RowLoss):
 
     def __init__(self, alpha: float = 4.0, eps: float = 1e-4) -> None:
         super().__init__()
-        above_zero(alpha=alpha, eps=eps)
+        above_zero(alpha=alpha)
         self.alpha, self.eps = alpha, eps
 
     def rows(self, d: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
