@@ -35,10 +35,12 @@ def test_every_layer_learns_slower_than_the_one_above(levels):
     assert all(decay[id(p)] == (0.1 if p.ndim > 1 else 0.0) for p in made.parameters() if p.requires_grad)
 
 
-def test_a_convolutional_network_has_layers_too():
-    groups = models.param_groups(models.create("resnet50", dim=2), lr=1.0, layer_lr_decay=0.5)
-    rates = [group["lr"] for group in groups if not group["name"].endswith("/flat")]
-    assert rates == [0.5**5, 0.5**3, 0.5**2, 0.5, 1.0, 1.0]  # the first BatchNorm has no matrix
+@pytest.mark.parametrize(("name", "layers"), [("resnet50", 5), ("efficientnet_lite0", 9)])
+def test_a_batchnorm_learns_like_the_convolution_below_it(name, layers):
+    groups = models.param_groups(models.create(name, dim=2), lr=1.0, layer_lr_decay=0.5)
+    for kind in ("", "/flat"):
+        rates = [group["lr"] for group in groups if group["name"].endswith("/flat") == bool(kind)]
+        assert rates == [*(0.5**i for i in reversed(range(layers))), 1.0]  # the last is the head's
 
 
 @pytest.mark.parametrize(("end", "blocks"), [("L", 2), ("M", 3), (1, 1), (4, 4)])

@@ -77,8 +77,18 @@ class Backbone(nn.Module):
             passed += bool(level) and level in levels
 
     def layer_groups(self) -> list[tuple[str, list[nn.Parameter]]]:
-        """Return the parameters by depth, from low to high, each group with the level that ends there, or ""."""
-        return [(level, list(stage.parameters())) for level, stage in self.stages()]
+        """Return the parameters by depth, from low to high, each group with the level that ends there, or "".
+
+        A BatchNorm belongs to the convolution below it; its own group is empty.
+        """
+        groups: list[tuple[str, list[nn.Parameter]]] = []
+        for level, stage in self.stages():
+            own = list(stage.parameters())
+            if groups and isinstance(stage, nn.BatchNorm2d):
+                groups[-1][1].extend(own)
+                own = []
+            groups.append((level, own))
+        return groups
 
     def new_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that published weights do not have; they learn like the heads."""
