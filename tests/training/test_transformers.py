@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 import tuplet
 from training_tools import QUICK, image_set, same, weights
 from tuplet import models, training
+from tuplet.errors import OptionError
 from tuplet.models.architectures import ARCHITECTURES
 from tuplet.models.networks.vision_transformer import VisionTransformer
 
@@ -84,6 +85,15 @@ def test_options_of_transformers_are_refused_elsewhere(tmp_path):
     ):
         with pytest.raises(ValueError, match=sentence):
             training.train(image_set(), tmp_path, **QUICK, model="convnet", **extra)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [({"augment": {"size": 30}}, "choose another size in augment"), ({"size": 30}, "use 28 or 42")],
+)
+def test_a_size_that_the_patches_do_not_fill_names_the_option(options, remedy, tmp_path):
+    with pytest.raises(OptionError, match=rf"30.* multiples? of the patch, 14\)?; {remedy}$"):
+        training.train(image_set(), tmp_path, **{**OPTIONS, **options})
 
 
 def test_a_run_starts_from_the_best_weights_at_hand_and_says_so(tmp_path, monkeypatch, caplog):

@@ -1,7 +1,7 @@
 """The embedder of a run, checks that it can be trained on the data, and the model before training."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -105,15 +105,21 @@ def check_kind_of_data(model: str, data: Dataset, takes_images: bool) -> None:
         )
 
 
-def check_inputs(embedder: Embedder, data: Dataset, sizes: Iterable[int]) -> None:
-    """Run the network on one feature vector, or on an empty image of each size, before any image is decoded."""
+def check_inputs(embedder: Embedder, data: Dataset, sizes: Mapping[int, str]) -> None:
+    """Run the network on one feature vector, or on an empty image of each size, before any image is decoded.
+
+    Args:
+        embedder: the network.
+        data: the examples.
+        sizes: the sides of images, each with the option that sets it.
+    """
     if data.features is not None:
         what = f"the data's vectors of {data.features.shape[1]} numbers in {data.features.dtype}"
         _try(embedder, data.features[:1], what, "give an embedder for such vectors")
         return
-    for size in sizes:
+    for size, option in sizes.items():
         empty = torch.zeros(1, 3, size, size, dtype=torch.uint8)
-        remedy = f"choose another {opt('size')}"
+        remedy = f"choose another {option}"
         if isinstance(embedder.backbone, TimmModel) and embedder.backbone.depth:
             remedy += f", or give {opt('model_options', {'img_size': size})}"
         _try(embedder, empty, f"images of {size} × {size} pixels", remedy)
@@ -124,7 +130,9 @@ def _try(embedder: Embedder, example: Tensor, what: str, remedy: str) -> None:
         # A compiled network must not be compiled for a batch of one.
         with evaluating(embedder), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             embedder(example.to(embedder.device))
-    except (RuntimeError, AssertionError) as error:  # about shapes and types, from torch or timm
+    except OptionError:
+        raise
+    except (RuntimeError, AssertionError, ValueError) as error:  # about shapes and types
         raise OptionError(f"the embedder does not take {what} ({first_line(error)})", remedy) from error
 
 

@@ -62,7 +62,8 @@ def make_plan(data: Dataset, settings: Settings, world: World) -> Plan:
     refuse_unsuited_loss(loss, settings, len(labelled.class_sizes()), several=train_data.targets.ndim == 2)
     make_param_groups(settings, embedder, loss)
     augment, prepared = make_augment(settings, embedder.preprocessing), embedder.preprocessing
-    check_inputs(embedder, data, {each.size for each in (augment, prepared) if each is not None})
+    sizes = {} if augment is None else {augment.size: f"size in {opt('augment')}"}
+    check_inputs(embedder, data, sizes if prepared is None else sizes | {prepared.size: opt("size")})
     _warn_of_unreached(settings)
     return _complete(data, settings, split, embedder, world)
 
