@@ -243,6 +243,16 @@ def test_files_that_are_not_images_are_counted(folder):
     assert "files that are not images by their endings: 2 .mov, 1 .txt\n" in output
 
 
+def test_folders_without_images_are_named(folder, tmp_path):
+    shutil.copytree(folder / "photos", tmp_path / "photos")
+    for name in ("eel", "ant/old", "notes/of/2026", ".cache"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    (tmp_path / "photos/notes/of/read.txt").touch()
+    output = succeeded(typed("data", "photos", cwd=tmp_path))
+    assert "folders without images: 3 (ant/old, eel, notes)\n" in output
+    assert "folders without" not in succeeded(typed("data", "photos", cwd=folder))
+
+
 def test_data_explains_what_stops_training(folder):
     few = "tuplet train cannot use these data: the data have 2 classes, too few to train on one and test on the other"
     assert few in typed("data", "two", cwd=folder).output

@@ -1,5 +1,6 @@
 """`tuplet data`."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -123,14 +124,28 @@ def _print_training_problems(data: "Dataset") -> None:
 
 
 def _print_other_files(folder: str) -> None:
-    """Count files without the ending of an image, which the user may have meant as images, such as .mov."""
+    """Count folders without images, and files without the ending of one, which the user may have meant as images."""
     from tuplet.data.files import IMAGE_ENDINGS, Files
 
-    others = [name for name in Files.of(folder) if not name.lower().endswith(IMAGE_ENDINGS)]
+    files = Files.of(folder)
+    if files.images and (empty := _folders_without(files.images, folder)):
+        print(f"folders without images: {len(empty):,} ({_listed(empty)})")
+    others = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
     endings = Counter(Path(name).suffix.lower() or "without one" for name in others)
     if endings:
         named = [f"{count:,} {ending}" for ending, count in endings.most_common(8)]
         print(f"files that are not images by their endings: {', '.join(named)}")
+
+
+def _folders_without(images: Sequence[str], top: str) -> list[str]:
+    """Return the folders below `top` that contain none of the images, without the folders inside them."""
+    direct = [Path(folder) for folder in {name.rpartition("/")[0] for name in images}]
+    filled, empty = {str(path) for folder in direct for path in (folder, *folder.parents)}, []
+    for where, names, _ in os.walk(top):
+        below = {name: str(Path(where, name).relative_to(top)) for name in names if not name.startswith(".")}
+        empty += [path for path in below.values() if path not in filled]
+        names[:] = [name for name, path in below.items() if path in filled]
+    return sorted(empty)
 
 
 def _check_images(data: "Dataset") -> None:
