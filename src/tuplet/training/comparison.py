@@ -67,7 +67,7 @@ def compare(
     [('untrained', None), ('npair', None), ('raw_vthm', None)]
     """
     with main_raises_first():
-        folder = run_path(out, resume)
+        folder = run_path(out, resume, data)
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
         # A loss that falls back to the start shows nothing of itself, and the start has a row of its own.
         protocol = options if recipe else {"keep_start": False, **options}

@@ -32,10 +32,10 @@ class LostFileError(OptionError, FileNotFoundError):
     """A file of a run was removed, and it cannot be made from the others."""
 
 
-def run_path(out: str | os.PathLike[str], resume: bool) -> Path:
-    """Return the path that `out` names, after a check of both arguments.
+def run_path(out: str | os.PathLike[str], resume: bool, data: Any) -> Path:
+    """Return the path that `out` names, after a check of the arguments; `data` are what the run is trained on.
 
-    >>> run_path("runs/birds", resume=True).parts
+    >>> run_path("runs/birds", resume=True, data="photos").parts
     ('runs', 'birds')
     """
     if not isinstance(resume, bool):  # None or 0 would remove what is in the folder
@@ -48,6 +48,9 @@ def run_path(out: str | os.PathLike[str], resume: bool) -> Path:
         str(path).encode()
     except UnicodeEncodeError as error:  # safetensors could not read it, at the end of the run
         raise OptionError(f"{opt('out')} is {str(path)!r}, which is not UTF-8; give another folder") from error
+    source = getattr(data, "source", data)
+    if isinstance(source, str | os.PathLike) and path.is_dir() and path.resolve() == Path(source).resolve():
+        raise OptionError(f"{opt('out')} is {path}, the folder of the data; give another folder")
     return path
 
 

@@ -102,7 +102,7 @@ def train(
     ['checkpoint.pt', 'evaluation.json', 'events.jsonl', 'run.json', 'vectors.safetensors']
     """
     with main_raises_first():
-        path = run_path(out, resume)
+        path = run_path(out, resume, data)
         dataset = data if isinstance(data, Dataset) else datasets.open(data)
         given = {"loss": loss, "model": model, "steps": steps, "seed": seed, **overrides}
         settings = resolve_settings(recipe, given, dataset)

@@ -96,7 +96,7 @@ def tune(
     (['complete', 'complete'], ['evaluate_every', 'lr'])
     """
     optuna = need("optuna", extra="tune", purpose="tuning")
-    path = run_path(out, resume)
+    path = run_path(out, resume, data)
     _check_counts(trials, seeds, minutes)
     dataset = data if isinstance(data, Dataset) else datasets.open(data)
     world = join_processes(options.get("device"))
