@@ -245,6 +245,18 @@ def test_baselines_are_shown(tmp_path):
     assert "12.5\xa0%" in page
 
 
+@pytest.mark.parametrize("gain", [0.02, -0.02])
+def test_the_number_of_the_higher_curve_is_above(tmp_path, gain):
+    folder = image_run(tmp_path, noise=0.9)
+    path = folder / "evaluation.json"
+    start = json.loads(path.read_text())["recall_at_1"] - gain
+    path.write_text(path.read_text()[:-1] + f', "start": {{"recall_at_1": {start}, "model": "untrained"}}}}')
+    note = r'class="note middle {}" x="[\d.]+" y="([\d.]+)"'
+    page = reports.write(folder).read_text().partition("<h3>Recall@K")[2]
+    own, other = (float(re.search(note.format(kind), page)[1]) for kind in ("positive", "other"))
+    assert (own < other) == (gain > 0)
+
+
 def test_a_run_of_one_step_has_a_report(tmp_path):
     folder = image_run(tmp_path)
     (folder / "events.jsonl").write_text('{"event": "end", "step": 1, "seconds": 0.1}\n')

@@ -12,6 +12,8 @@ from tuplet.reports.svg import Area, Point, chart, named_scale, percent, round_p
 
 #: The largest number of points of a curve: about as many as its pixels can show.
 MAX_POINTS = 200
+#: How far a number stands above its point, in pixels.
+_ABOVE, _BELOW = 9, -17
 
 
 def loss_chart(run: RunLog) -> str:
@@ -77,19 +79,24 @@ def recall_at_k_chart(run: FinishedRun) -> str:
         scale("Recall@K", 0, _above(1), round_percent),
     )
     marks, keys = "", [("this run", "positive")]
+    first, most = min(values), max(values)
+    lifts = dict.fromkeys(values, _ABOVE)
     for name, metrics in run.baselines.items():
         points = [(float(i), recall) for i, (k, recall) in enumerate(recalls(metrics).items()) if k in values]
+        is_higher = points[0][1] > values[first]
+        if is_higher:
+            lifts[first] = _BELOW
         marks += area.line(points, "other") + area.dots(points, "other", 2.5)
-        marks += area.note(points[0], percent(points[0][1]), "other", lift=-17)
+        marks += area.note(points[0], percent(points[0][1]), "other", lift=_ABOVE if is_higher else _BELOW)
         # All baselines are grey. The legend names one; several have their names below their lines.
         if len(run.baselines) == 1:
             keys.append((name, "other"))
         else:
-            marks += area.note(points[-2:][0], name, "other", lift=-17)
+            marks += area.note(points[-2:][0], name, "other", lift=_BELOW)
     points = [(float(i), value) for i, value in enumerate(values.values())]
     marks += area.line(points, "positive") + area.dots(points, "positive")
-    marks += "".join(area.note(point, percent(point[1]), "positive") for point in points)
-    first, most = min(values), max(values)
+    for point, lift in zip(points, lifts.values(), strict=True):
+        marks += area.note(point, percent(point[1]), "positive", lift)
     caption = f"{percent(values[first])} find their own class at K = {first}, {percent(values[most])} at K = {most}."
     return chart("Recall@K", caption, area, marks, keys)
 
