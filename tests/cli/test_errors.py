@@ -74,6 +74,9 @@ def folder(tmp_path_factory):
         (("train", "nowhere"), "nowhere does not exist; give a folder"),
         (("train", "photos", "--out", ""), "out is ''; give the path of a folder"),
         (("compare", "photos", "triplet", "raw", "--out", ""), "out is ''; give the path of a folder"),
+        (("train", "photos", "--out", "photos/", *SMALL), "out is photos, the folder of the data; give another folder"),
+        (("compare", "photos", "triplet", "raw", "--out", "photos"), "out is photos, the folder of the data"),
+        (("tune", "photos", "--out", "photos"), "out is photos, the folder of the data"),
         (("train", "empty"), "empty holds no images; expected one folder per class"),
         (("train", "one", *SMALL), "the data have 1 class: 'ant'"),
         (("train", "two", *SMALL), "the data have 2 classes, too few to train on one and test on the other; "
@@ -139,7 +142,8 @@ def folder(tmp_path_factory):
         (("embed", "run", "list.csv", "--out", "v.npz"), "list.csv has no column 'path'"),
         (("embed", "run", "broken", "--out", "v.npz"), "3.png cannot be read"),
         (("report", "nowhere"), "the run folder nowhere does not exist"),
-        (("report", "photos"), "photos has no run.json, so it contains no complete run"),
+        (("report", "photos"), "photos is no run: it has no run.json; give the folder that tuplet train wrote"),
+        (("report", "run/best"), "run/best is no run: it has no run.json; give the folder that tuplet train wrote"),
         (("compare", "photos", "tripplet", *SMALL), "there is no loss 'tripplet'"),
         ((*COMPARE, "--dim", "16"), "compared/triplet/seed_0 holds a run with --dim 8, not --dim 16; "
          "give another folder, or delete that run's folder to start again"),

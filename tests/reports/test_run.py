@@ -95,7 +95,7 @@ def test_queries_and_gallery_are_separate(tmp_path):
     assert torch.equal(torch.cat([queries, gallery]).sort().values, torch.arange(8))
 
 
-@pytest.mark.parametrize("name", ["run.json", "events.jsonl", "vectors.safetensors"])
+@pytest.mark.parametrize("name", ["events.jsonl", "vectors.safetensors"])
 def test_a_lost_file_is_a_clear_error(folder, name):
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"run has no {name}, so it contains no complete run; finish it with"):

@@ -7,6 +7,7 @@ import pytest
 
 from commands import SMALL, typed
 from report_runs import draw_folder
+from tuplet.errors import OptionError
 from tuplet.training import describe_options
 from tuplet.training.config_file import config_schema, read_config
 
@@ -45,6 +46,11 @@ def test_mistakes_are_named(tmp_path, name, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         read_config(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(OptionError, match=r"config is .*nowhere\.yaml, which is no file; give the path of one$"):
+        read_config(tmp_path / "nowhere.yaml")
 
 
 def test_printed_options_are_a_file_and_flags_take_precedence(tmp_path):

@@ -208,6 +208,8 @@ def _contains(data: Dataset, labels: Tensor, indices: Tensor) -> bool:
 
 
 def _existing(path: Path) -> Path:
+    if not path.is_file() and path.name == "run.json":
+        raise FileNotFoundError(f"{path.parent} is no run: it has no run.json; give the folder that tuplet train wrote")
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no {path.name}, so it contains no complete run; finish it with: "

@@ -31,6 +31,8 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     formats |= {".yaml": _parse_yaml, ".yml": _parse_yaml}
     if path.suffix not in formats:
         raise OptionError(f"{opt('config')} is {path}; its ending must be .yaml, .json or .toml")
+    if not path.is_file():
+        raise OptionError(f"{opt('config')} is {path}, which is no file; give the path of one")
     try:
         content = formats[path.suffix](path.read_text(encoding="utf-8"))
     except ValueError as error:
