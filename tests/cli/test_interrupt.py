@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -55,6 +56,11 @@ def stop(folder, number, words, moment):
     assert process.returncode == CODES[number], output
     assert "Traceback" not in output
     return output
+
+
+def is_open(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def count(index):
@@ -149,3 +155,13 @@ def test_compare_and_train_continue(folder, number, soak):
     out = f"{number.name} run"
     output = stop(folder, number, ("train", "photos", "--out", out, *options), (folder / out).exists)
     assert output.endswith((f"{NOTHING}\n", "tuplet: stopped; the same command continues from the last checkpoint\n"))
+
+
+def test_a_stopped_server_says_no_more(folder):
+    pytest.importorskip("uvicorn", reason="serving needs uvicorn")
+    pytest.importorskip("fastapi", reason="serving needs fastapi")
+    search.create(folder / "served.index", dim=2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    output = stop(folder, signal.SIGINT, ["serve", "served.index", "--port", str(port)], lambda: is_open(port))
+    assert output == "tuplet: stopped\n"

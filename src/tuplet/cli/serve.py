@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tuplet.cli.arguments import Device, IndexModel
+from tuplet.cli.errors import when_stopped
 
 
 def serve(
@@ -40,4 +41,5 @@ def serve(
     opened = search.open(index, None if model is None else load_embedder(model))
     if opened.has_model:
         opened.embedder.to(usable_device(device))
-    run_server(opened, host, port, token, originals=originals)
+    with when_stopped(str):  # a server has nothing to keep
+        run_server(opened, host, port, token, originals=originals)
