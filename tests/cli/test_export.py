@@ -32,6 +32,7 @@ def test_exported_file_gives_the_models_vectors(run, tmp_path, format, precision
     done = typed("export", "run", "--format", format, "--precision", precision, "--out", out, cwd=run)
     assert done.exit_code == 0, done.output
     assert "Recall@1 on 12 images" in done.output
+    assert "warning" not in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == files
     embedder = models.load(run / "run/best")
     images = torch.randint(0, 256, (3, 3, embedder.preprocessing.size, embedder.preprocessing.size), dtype=torch.uint8)
@@ -63,6 +64,11 @@ def test_a_place_that_cannot_be_written_is_named(run, tmp_path):
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "m.onnx could not be written" in done.stderr
     assert "give another folder" in done.stderr
+
+
+def test_a_wrong_ending_is_shown_as_it_was_given(run, tmp_path):
+    done = typed("export", "run", "--out", tmp_path / "m.pt2", cwd=run)
+    assert done.stderr == "tuplet: --out is m.pt2; the ending of onnx is .onnx\n"
 
 
 def test_wrong_choices_are_refused(tmp_path):

@@ -64,7 +64,7 @@ def export_model(
             raise OptionError(f"{opt(option)} is {value!r}; {did_you_mean(value, choices)}")
     path = Path(path)
     if path.suffix != ENDINGS[format]:
-        raise OptionError(f"{opt('out')} is {path}; the ending of {format} is {ENDINGS[format]}")
+        raise OptionError(f"{opt('out')} is {path.name}; the ending of {format} is {ENDINGS[format]}")
     if embedder.preprocessing is None:
         raise ValueError("this embedder takes feature vectors, not images; export it with models.export_onnx(example=)")
     if precision == "int8":
@@ -78,7 +78,10 @@ def export_model(
     if format == "torch_export":
         with torch.no_grad():
             program = torch.export.export(_for_export(embedder), (_example(embedder),), dynamic_shapes=_ANY_BATCH)
-        torch.export.save(program, path, extra_files={"tuplet": _about(embedder)})
+        with warnings.catch_warnings():
+            # Of torch, about weights that are stored channels last: they are written whole.
+            warnings.filterwarnings("ignore", "No complete tensor found in the group")
+            torch.export.save(program, path, extra_files={"tuplet": _about(embedder)})
         return
     openvino = need("openvino", extra="openvino", purpose="exporting to OpenVINO") if format == "openvino" else None
     with TemporaryDirectory() as folder:
