@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from training_tools import QUICK, events, vectors
 from tuplet import data, evaluation, training
+from tuplet.errors import OptionError
 from tuplet.reports.run import read_run
 from tuplet.training import Settings
 from tuplet.training.split import class_groups, split_examples
@@ -63,6 +64,19 @@ def test_relatives_are_held_out_together():
     assert len({names[c].split("/")[0] for c in held_out}) == 1
     assert class_groups([f"{i:03}.Bird" for i in range(40)])[1] == [4, 5, 6, 7]
     assert class_groups(["017", "018"]) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("share", "sentence"),
+    [
+        (0.01, "test_share is 0.01, which leaves none of 8 classes to test on; choose a larger one"),
+        (0.99, "test_share is 0.99, which leaves none of 8 classes to train on; choose a smaller one"),
+    ],
+)
+def test_a_share_of_no_class_names_the_option(share, sentence):
+    with pytest.raises(OptionError) as caught:
+        split_examples(vectors(classes=8), Settings(test_share=share))
+    assert (str(caught.value), caught.value.option) == (sentence, "test_share")
 
 
 def test_few_classes_hold_out_images_and_two_need_split_images(tmp_path, caplog):

@@ -109,7 +109,15 @@ def _train_and_test(data: Dataset, settings: Settings) -> tuple[Dataset, Dataset
                 "the data have 2 classes, too few to train on one and test on the other",
                 f"hold out images of both with {opt('split', 'images')}, or give four classes or more",
             )
-        return *data.split(1 - settings.test_share), None
+        share, classes = settings.test_share, len(data.classes)
+        trained = round(classes * (1 - share))
+        if classes > 1 and trained in (0, classes):
+            purpose = "test" if trained else "train"
+            raise OptionError(
+                f"{opt('test_share')} is {share:g}, which leaves none of {classes} classes to {purpose} on",
+                f"choose a {'larger' if trained else 'smaller'} one",
+            )
+        return *data.split(1 - share), None
     own = [name for name in VALIDATION if name in data.splits]
     has_test = "test" in data.splits or {"query", "gallery"} <= set(data.splits)
     if own and not has_test and "train" in data.splits:
