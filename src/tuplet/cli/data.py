@@ -179,7 +179,7 @@ def _print_copies(data: "Dataset", hashes: Sequence[bytes]) -> None:
     copies = [(i, first.setdefault(each, i)) for i, each in enumerate(hashes) if each]
     copies = [(i, original) for i, original in copies if i != original]
     if copies:
-        others = sum(bool(data.labels[i] != data.labels[original]) for i, original in copies)
-        elsewhere = f", {others:,} of them in another class" if others else ""
-        named = " of ".join(map(data.path, copies[0]))
-        print(f"images that are exact copies of others: {len(copies):,}{elsewhere}; first {named}")
+        others = [(i, original) for i, original in copies if data.labels[i] != data.labels[original]]
+        elsewhere = f", {len(others):,} of them in another class" if others else ""
+        named = " of ".join(map(data.path, (others or copies)[0]))
+        print(f"images that are exact copies of others: {len(copies):,}{elsewhere}, such as {named}")
