@@ -60,6 +60,13 @@ def test_steep_slopes_of_nra_that_cancel_leave_no_rounding_errors(alpha):
     assert (narrow - exact).abs().max() < 2e-6 * exact.abs().max()
 
 
+def test_a_pair_of_nra_that_ties_with_the_end_of_its_row_has_no_steep_slope():
+    """The copies 0 and 1, of different labels, are as far from 2; a slope of 1/(ε · spread) would push them apart."""
+    x = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.4, 0.0]])
+    _, gradient = value_and_gradient(losses.NRALoss(alpha=1.0), x, torch.tensor([0, 1, 1, 0]))
+    assert gradient.abs().max() < 10
+
+
 @pytest.mark.parametrize("seed", [1, 3, 5])
 @pytest.mark.parametrize("active", [1e-3, 1e-4, 1e-5])
 def test_short_vectors_that_pddm_makes_unit_leave_no_rounding_errors(seed, active):

@@ -52,9 +52,10 @@ class NRALoss(RowLoss):
         # 1 − w(r) is w(1 − r), and loses no digits this way.
         above = torch.stack([high - positive_end, negative_end - low], 1)
         above = torch.where(defined[:, None], above / spread.clamp_min(torch.finfo(d.dtype).tiny)[:, None], 0)
-        # A pair that is an end of its row stays there: its slopes, of up to 1/ε, would cancel up to rounding only.
-        chosen = torch.stack([far, near], 1)
-        is_end = (chosen == lowest[:, None]) | (chosen == highest[:, None])
+        # A pair that is an end of its row, or ties with one, stays there: its slopes, of up to 1/ε, would cancel up to
+        # rounding only.
+        chosen = torch.stack([positive_end, negative_end], 1)
+        is_end = (chosen == low[:, None]) | (chosen == high[:, None])
         above = torch.where(is_end, above.detach(), above)
         return -(self.transfer(above) + self.eps).log().sum(1), defined
 
