@@ -126,6 +126,7 @@ def test_embeddings_can_be_trained_on(folder, ending):
     opened, photos = package.data.open(folder / file), package.data.open(folder / "photos")
     assert opened.class_names == photos.class_names
     assert opened.labels.tolist() == photos.labels.tolist()
+    assert "vectors: 8 numbers each\n" in succeeded(typed("data", file, cwd=folder))
     done = typed("train", file, "--out", f"on_{ending}", "--steps", "2", cwd=folder)
     assert done.exit_code == 0, done.output
     assert "before training: the feature vectors" in done.output

@@ -81,7 +81,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _print_columns(data: "Dataset") -> None:
-    """Print what else a reader saw: boxes, groups, several labels, levels, pairs and metadata."""
+    """Print what else a reader saw: vectors, boxes, groups, several labels, levels, pairs and metadata."""
+    if data.features is not None:
+        print(f"vectors: {data.features.shape[1]:,} numbers each")
     if data.boxes is not None:
         width, height = (data.boxes[:, 2:] - data.boxes[:, :2]).median(0).values.tolist()
         print(f"boxes: every image is cropped to its own, {width:g} × {height:g} pixels in the middle")

@@ -145,7 +145,9 @@ def add_search_routes(app: Any, service: Service) -> None:
         summary="Items to start from, one of each class; their scores mean nothing",
         responses=may_refuse(503),
     )
-    async def start(request: Request, k: Annotated[int, Query(ge=1, le=limits.results)] = 20) -> SearchAnswer:
+    async def start(
+        request: Request, k: Annotated[int, Query(ge=1, le=limits.results, description="The number of items.")] = 20
+    ) -> SearchAnswer:
         async with service.time_limit(request.receive), service.same_index():
             return SearchAnswer(hits=await service.starting_items(k))
 
