@@ -341,12 +341,6 @@ def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
     return [job for job in jobs if _has_levels(dataset, job.options)]
 
 
-def every_job(dataset: str, runner: Runner) -> list[Job]:
-    """Return the jobs of all stages that a dataset has."""
-    names = ["11"] if dataset not in space.BEST else [name for name in STAGES if name not in SEARCHES]
-    return [job for name in names for job in stage(name, dataset, runner)]
-
-
 def select(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
     """Return the jobs whose names fit a pattern, in the order of the patterns."""
     found = [job for pattern in patterns for job in jobs if fnmatch(job.name, pattern)]

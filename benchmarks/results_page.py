@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 import common
 import protocols
 from ablations import ABLATIONS, CAUSES
-from hyperparameter_space import SYSTEM_LRS_LIKE, TRANSFERS
+from hyperparameter_space import SYSTEM_LRS_LIKE
 from methods import DATASETS, FAMILIES, METHODS, RECIPE_ROWS, SYSTEMS, TARGETS, row_title
 from results_data import Result, Results, choice, mean_recalls, read, rows, spread
 from results_findings import causes, findings, item, paragraph, protocol
@@ -185,8 +186,9 @@ def _reranked(results: Results) -> str:
 
 def _transfers(results: Results) -> str:
     """Return the table of recipes on data that they were not chosen on."""
-    text = """The best recipes on data on which nothing was chosen, one seed. *Before training* is the network with its
-        ImageNet weights and without a head; the last column is the recipe that was chosen on the dataset itself."""
+    text = """The best recipes on data that they were not chosen on, one seed. *Before training* is the network with its
+        ImageNet weights, at the same size and without a head; the last column is the recipe that was chosen on the
+        dataset itself."""
     head = ["dataset", "recipe", "chosen on", "before training R@1", "R@1", "MAP@R", "own recipe R@1"]
     lines = []
     for run in results.values():
@@ -343,7 +345,9 @@ def _job_title(job: Job) -> str:
 def planned() -> list[Job]:
     """Return all runs of the protocol, with the stored choices."""
     runner = Runner(RESULTS, limit=0.0, device="cpu")
-    return [job for dataset in TRANSFERS for job in protocols.every_job(dataset, runner)]
+    stages = [name for name in protocols.STAGES if name not in protocols.SEARCHES]
+    jobs = [protocols.stage(name, dataset, runner) for dataset in MEASURED for name in stages]
+    return list(chain(*jobs, protocols.stage("11", "omniglot", runner)))
 
 
 def _commands(results: Results) -> str:
