@@ -12,6 +12,16 @@ from typing import Any, NoReturn
 _logger = logging.getLogger("tuplet")
 
 
+#: The signals that have raised an exception, in the block of `raise_on_signals`.
+_raised: list[int] = []
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle ctrl-C as Python does: raise KeyboardInterrupt."""
+    _raised.append(number)
+    raise KeyboardInterrupt
+
+
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGTERM like ctrl-C: raise SystemExit with the code 143, so that locks and files are closed.
 
@@ -19,12 +29,13 @@ def terminate(number: int, frame: FrameType | None) -> NoReturn:
     Traceback (most recent call last):
     SystemExit: 143
     """
+    _raised.append(number)
     raise SystemExit(128 + number)
 
 
 #: The handlers of Python, and those that raise KeyboardInterrupt for ctrl-C and SystemExit for SIGTERM.
 _PYTHONS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-RAISING: dict[int, Callable[..., NoReturn]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+RAISING: dict[int, Callable[..., NoReturn]] = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
 
 
 def _quit(number: int, frame: FrameType | None) -> NoReturn:
@@ -49,8 +60,24 @@ def raise_on_signals() -> Iterator[None]:
 
     It changes nothing in a process that has not called `quit_on_signals`, such as one that calls a command from Python.
     """
-    with _handled({number: handler for number, handler in RAISING.items() if signal.getsignal(number) is _quit}):
+    _raised.clear()
+    usual = {number: handler for number, handler in RAISING.items() if signal.getsignal(number) is _quit}
+    with _handled(usual), restore_stop():
         yield
+
+
+@contextmanager
+def restore_stop() -> Iterator[None]:
+    """Raise what a signal raised, where another error has taken its place.
+
+    Code in C can do that: `torch.asarray` calls back into Python, and reports any exception there as a ValueError.
+    """
+    try:
+        yield
+    except Exception:
+        if _raised:
+            RAISING[_raised[-1]](_raised[-1], None)
+        raise
 
 
 @contextmanager

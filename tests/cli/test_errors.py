@@ -12,12 +12,15 @@ import time
 
 import numpy as np
 import pytest
+import torch
+import typer
 from PIL import Image
 
 from commands import SMALL, environment, refused, succeeded, tuplet, typed
 from report_runs import draw_folder
 from tuplet import models
-from tuplet.cli.errors import explain_errors, print_stderr
+from tuplet.cli.errors import explain_errors, print_stderr, when_stopped
+from tuplet.signals import quit_on_signals
 
 pytestmark = pytest.mark.usefixtures("only_packaged_weights")
 
@@ -378,6 +381,33 @@ def test_a_terminal_without_unicode(folder):
     assert "[d_ap? ? d_an? + m]" in output
     latin = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert "report.html" in succeeded(tuplet("report", "run", cwd=folder, env=latin))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_that_code_in_c_reports_as_an_error(number, code, capsys):
+    """torch reads a sequence, the signal comes in between, and the exception of its handler is lost."""
+
+    class Sequence:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            signal.raise_signal(number)
+
+    def command():
+        with when_stopped(lambda: "; all is kept"):
+            torch.tensor(Sequence())
+
+    before = signal.getsignal(number)
+    try:
+        signal.signal(number, {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}[number])
+        quit_on_signals()
+        with pytest.raises(typer.Exit) as stopped:
+            explain_errors(command)()
+    finally:
+        signal.signal(number, before)
+    assert stopped.value.exit_code == code
+    assert capsys.readouterr().err == "tuplet: stopped; all is kept\n"
 
 
 def test_bugs_keep_their_traceback():

@@ -15,7 +15,7 @@ import typer
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.terminal import visible
 from tuplet.errors import OptionError, OptionWarning, Spelling, first_line, spell
-from tuplet.signals import raise_on_signals
+from tuplet.signals import raise_on_signals, restore_stop
 
 INTERRUPTED, TERMINATED = 130, 143
 NOTHING_KEPT = "; nothing is kept yet, and the same command starts again"
@@ -72,7 +72,8 @@ def when_stopped(describe: Callable[[], str]) -> Iterator[None]:
         describe: says what is kept and how to continue, such as "; the same command adds the rest".
     """
     try:
-        yield
+        with restore_stop():
+            yield
     except (KeyboardInterrupt, SystemExit) as stopped:
         stopped.add_note(describe())
         raise
