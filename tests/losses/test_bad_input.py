@@ -209,6 +209,7 @@ def test_options():
         (partial(losses.ArcFaceLoss, 3, 4), "scale"),
         (partial(losses.SoftTripleLoss, 3, 4), "scale gamma"),
         (partial(losses.ProxyAnchorLoss, 3, 4), "alpha"),
+        (losses.BIERLoss, "alpha negative_cost"),
     ],
 )
 def test_numbers_that_give_no_loss(make, names, value):

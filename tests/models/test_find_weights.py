@@ -87,6 +87,13 @@ def test_a_failed_download_says_what_to_do_instead(machine, monkeypatch):
         models.pretrained("dinov2_small")
 
 
+def test_a_mistyped_folder_of_weights_is_refused(machine, monkeypatch):
+    """Otherwise the training would start from other weights."""
+    monkeypatch.setenv("TUPLET_WEIGHTS", str(machine / "wieghts"))
+    with pytest.raises(NotADirectoryError, match=r"TUPLET_WEIGHTS is .*/wieghts, which is not a folder; correct it"):
+        models.create("resnet50", weights="auto")
+
+
 def test_nothing_at_hand_is_a_sentence_with_remedies(machine):
     sentence = "no weights of resnet50 are at hand; give weights, a file, or weights=None to start from random numbers"
     with pytest.raises(ValueError, match=sentence):

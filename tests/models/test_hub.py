@@ -139,13 +139,18 @@ def test_a_card_tells_what_the_model_is(tmp_path):
         "recipe": None,
         "settings": {"loss": "raw", "steps": 40, "batch_size": 8, "seed": 0},
     }
-    write_card(tmp_path, embedder, run, {"recall_at_1": 0.875, "split": "test"})
+    metrics = {"recall_at_1": 0.875, "split": "test", "classes": 8, "trained_classes": 0}
+    write_card(tmp_path, embedder, run, metrics)
     text = (tmp_path / "README.md").read_text()
     for part in ("| data | photos |", "| loss | raw |", "| Recall@1 | 87.50 % |", "Licence", "Intended use", "28 × 28"):
         assert part in text
     assert "Measured on the test split: classes that the training has not seen." in text
     assert "/home/me" not in text
     assert embedder.fingerprint() in text
-    run["settings"]["split"] = "images"
-    write_card(tmp_path, embedder, run, {"recall_at_1": 0.875, "split": "test"})
-    assert "Measured on the test split: new examples of the training classes." in (tmp_path / "README.md").read_text()
+    for trained, sentence in (
+        (8, "test split: new examples of the training classes."),
+        (3, "test split: 8 classes, 3 of them trained on."),
+        (None, "test split.\n"),
+    ):
+        write_card(tmp_path, embedder, run, {**metrics, "trained_classes": trained})
+        assert f"Measured on the {sentence}" in (tmp_path / "README.md").read_text()

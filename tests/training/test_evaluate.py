@@ -127,8 +127,10 @@ def test_testing_on_classes_that_were_trained_on_is_warned_of(tmp_path):
     splits = ["train" if i % 2 or label < 4 else "test" for i, label in enumerate(source.labels.tolist())]
     source = data.from_features(source.features, source.labels, splits=splits)
     with pytest.warns(UserWarning, match="4 of the 4 test classes are trained on too, so the result") as said:
-        training.train(source, tmp_path, **QUICK)
+        run = training.train(source, tmp_path, **QUICK)
     assert said[0].filename == __file__
+    assert run.metrics["trained_classes"] == run.metrics["classes"] == 4
+    assert "new examples of the training classes" in (tmp_path / "best/README.md").read_text()
 
 
 def test_mirrored_views_are_measured_beside_the_plain_ones(tmp_path):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
+from tuplet.errors import above_zero
 from tuplet.losses.base import RowLoss
 from tuplet.losses.batchwise import refuse_gallery
 from tuplet.rows import View, masked_sum, softplus
@@ -193,6 +194,7 @@ class BIERLoss(PartsLoss):
         norm_weight: float = 5.0,
     ) -> None:
         super().__init__()
+        above_zero(alpha=alpha, negative_cost=negative_cost)
         self.alpha, self.beta, self.negative_cost, self.released = alpha, beta, negative_cost, released
         self.adversarial, self.diversity, self.norm_weight = adversarial, diversity, norm_weight
         self.widths = tuple(widths)

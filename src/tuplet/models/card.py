@@ -68,9 +68,7 @@ def _parts(embedder: Embedder, run: Mapping[str, Any], metrics: Mapping[str, Any
         parts.append("\n".join(["## Training", "", "| | |", "| --- | --- |", *listed]))
     if metrics:
         listed = [f"| {title} | {100 * metrics[name]:.2f} % |" for name, title in _ROWS.items() if name in metrics]
-        by_images = run.get("settings", {}).get("split") == "images"
-        which = "new examples of the training classes" if by_images else "classes that the training has not seen"
-        where = f"Measured on the {metrics.get('split', 'test')} split: {which}."
+        where = f"Measured on the {metrics['split']} split{_kind_of_classes(metrics)}."
         parts.append("\n".join(["## Metrics", "", where, "", "| metric | value |", "| --- | ---: |", *listed]))
     parts.append(
         "## Licence\n\nThe code of Tuplet is Apache-2.0. The weights also depend on the licences of the training "
@@ -78,3 +76,12 @@ def _parts(embedder: Embedder, run: Mapping[str, Any], metrics: Mapping[str, Any
     )
     parts.append(f"Fingerprint: `{embedder.fingerprint()}`")
     return parts
+
+
+def _kind_of_classes(metrics: Mapping[str, Any]) -> str:
+    """Return whether the classes of the test are those of the training; "" for a run that has not noted it."""
+    classes, trained = metrics.get("classes"), metrics.get("trained_classes")
+    if classes is None or trained is None:
+        return ""
+    kinds = {0: "classes that the training has not seen", classes: "new examples of the training classes"}
+    return ": " + kinds.get(trained, f"{classes:,} classes, {trained:,} of them trained on")

@@ -202,7 +202,11 @@ def _places(known: Known) -> Iterator[Path]:
 
 def _folders() -> dict[str, Path]:
     given = {variable: os.environ.get(variable) for variable in ("TUPLET_WEIGHTS", "TUPLET_DATA")}
-    return {variable: Path(folder) for variable, folder in given.items() if folder}
+    folders = {variable: Path(folder) for variable, folder in given.items() if folder}
+    own = folders.get("TUPLET_WEIGHTS")
+    if own is not None and not own.is_dir():
+        raise NotADirectoryError(f"TUPLET_WEIGHTS is {own}, which is not a folder; correct it or unset it")
+    return folders
 
 
 def _hub_cache() -> Path:

@@ -238,6 +238,8 @@ def write_result(plan: Plan, examples: Examples, state: TrainState, folder: RunF
     if progress.best_average is not None:
         metrics["average_with_start"] = 1 - progress.best_average
     queries, labels, rest = queries_and_gallery(before, test.data)
+    trained = plan.data.targets[plan.split.train].unique()
+    metrics["trained_classes"] = int(torch.isin(labels[labels >= 0].unique(), trained).sum()) if settings.steps else 0
     start = evaluation.evaluate(queries, labels, ks=examples.ks, runs=0, seed=settings.seed, **rest)
     start = {name: value for name, value in start.items() if type(value) is float or name == "dim"}
     metrics["start"] = {"model": plan.start.about, **start}
