@@ -24,18 +24,19 @@ Stages, in the order in which they are needed:
     11           recipes on data that they were not chosen on; the only stage of omniglot
 
 Results are written to --out as they are measured. A run that was measured before is not repeated, and none starts
-after --limit-seconds; the same command continues where it stopped. Several processes with the same --out share the
-work, which uses a GPU better than one. `--only` runs the results whose names fit its patterns, in their order:
-`--stage 3 9 --only 'ablation_cars196_hdc*' row_cars196_nra_64_0`. `--dataset glyphs` tries everything out in minutes.
+after --limit-seconds; the same command continues where it stopped. `--workers 5` starts five processes that share the
+work, which uses a GPU better than one, most of all after `nvidia-cuda-mps-control -d`; each needs about 20 GB of its
+memory at 336 pixels. `--only` runs the results whose names fit its patterns, in their order, over all stages and
+datasets: `--stage 3 9 --only 'ablation_cars196_hdc*' row_cars196_nra_64_0`. `--dataset glyphs` tries everything out in
+minutes.
 """
 
 import argparse
 import json
-import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from fnmatch import fnmatch
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,28 +44,15 @@ from typing import Any
 import torch
 
 import hyperparameter_space as space
-from ablations import ABLATIONS, CAUSES
-from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search, nest
-from methods import DATASETS, FAMILIES, LITE_NETWORKS, METHODS, RECIPES, SEEDS, SYSTEMS, TARGETS
+from hyperparameter_search import Coordinate, Options, Ordered, Score, best_over_seeds, coordinate_search
+from methods import DATASETS, FAMILIES, METHODS, SEEDS, SYSTEMS, TARGETS
+from planned_runs import DEFAULTS, chosen, has_levels, select, stage, trial
 from runs import RESULTS, Job, OutOfTimeError, Runner, write
-from tuplet.training.settings import describe_options
 
-DEFAULTS = {option.name: option.default for option in describe_options()}
 STAGES = (
     *("search", "1", "2", "search_all", "3", "4", "search_best", "5", "6", "search_vit", "7"),
     *("search_systems", "8", "9", "search_lite", "10", "11"),
 )
-
-
-# The hyper-parameter search
-
-
-def trial(dataset: str, method: str, options: Options) -> Job:
-    """Return a run on the training classes alone: two thirds of them train, the others validate."""
-    about = DATASETS[dataset]
-    every = {**about.options, **METHODS[method].options, "steps": about.trial_steps}
-    every = _evaluate_at_end(_scaled({**every, **space.VALIDATION, **nest(options)}, METHODS[method].steps))
-    return Job(f"trial_{dataset}_{method}", "trial", dataset, method, every)
 
 
 class Search:
@@ -220,25 +208,10 @@ def search_systems(dataset: str, runner: Runner) -> dict[str, Any]:
         lrs = {name: float(f"{scale * options['lr']:.1g}") for name, options in systems.items()}
     else:
         short = {**shared, "steps": DATASETS[dataset].trial_steps}
-        own = [name for name in SYSTEMS if name in FAMILIES and _has_levels(dataset, METHODS[name].options)]
+        own = [name for name in SYSTEMS if name in FAMILIES and has_levels(dataset, METHODS[name].options)]
         with current.until_out_of_time():
             lrs = current.best_lrs(own, short, space.SYSTEM_LRS[dataset])
     return current.save("systems", per_family={name: {"lr": lr} for name, lr in lrs.items() if lr != shared["lr"]})
-
-
-def chosen(dataset: str, runner: Runner, name: str = "chosen") -> dict[str, Any]:
-    """Return the choice of a search, from the runner's folder or from the stored results."""
-    for folder in (runner.out, RESULTS):
-        path = folder / f"{name}_{dataset}.json"
-        if path.is_file():
-            return json.loads(path.read_text())
-    raise SystemExit(f"no options are chosen for {dataset}; run --stage search --dataset {dataset} first")
-
-
-def with_systems(dataset: str, runner: Runner) -> dict[str, Any]:
-    """Return the choice for all methods, with the learning rates of the systems."""
-    choice, systems = chosen(dataset, runner), chosen(dataset, runner, "systems")
-    return {**choice, "per_family": {**choice["per_family"], **systems["per_family"]}}
 
 
 SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
@@ -249,108 +222,6 @@ SEARCHES: dict[str, Callable[[str, Runner], dict[str, Any]]] = {
     "search_systems": search_systems,
     "search_lite": search_lite,
 }
-
-
-# The runs of the tables
-
-
-def row(dataset: str, method: str, seed: int, choice: Mapping[str, Any]) -> Job:
-    """Return a run of a table: all training classes train, the test classes are measured once, at the end."""
-    options = {**_chosen_options(dataset, method, choice), "seed": seed, "flip_test": True}
-    return Job(f"row_{dataset}_{method}_{seed}", "row", dataset, method, _evaluate_at_end(options), {"seed": seed})
-
-
-def recipe_row(dataset: str, name: str, seed: int, best: Mapping[str, Any]) -> Job:
-    """Return a run of a recipe (`methods.RECIPE_ROWS`)."""
-    shared = {**best["shared"], **LITE_NETWORKS.get(name, {})}
-    method = shared.pop("method")
-    job = row(dataset, method, seed, {"shared": shared, "per_family": {}})
-    return replace(job, name=f"row_{dataset}_{name}_{seed}", kind=name)
-
-
-def transfer(dataset: str, name: str, origin: str, best: Mapping[str, Any]) -> Job:
-    """Return a run of a recipe that was chosen on another dataset, its origin."""
-    job, facts = recipe_row(dataset, name, SEEDS[0], best), {"recipe": name, "origin": origin}
-    return replace(job, name=f"transfer_{dataset}_{name}_{origin}", kind="transfer", facts={**job.facts, **facts})
-
-
-def ablation(dataset: str, name: str, value: str, choice: Mapping[str, Any]) -> Job:
-    """Return a run with one value of an option that a paper varies, with half the steps of a row."""
-    about = (ABLATIONS | CAUSES)[name]
-    options = {**_chosen_options(dataset, about.method, choice), "seed": 0}
-    options |= {"steps": math.ceil(options["steps"] / 2), **about.changes[value]}
-    facts, number = {"ablation": name, "value": value}, list(about.changes).index(value)
-    file = f"ablation_{dataset}_{name}_{number}"
-    return Job(file, "ablation", dataset, about.method, _evaluate_at_end(options), facts)
-
-
-def _chosen_options(dataset: str, method: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-    about, of_method = DATASETS[dataset], METHODS[method]
-    options = {**choice["shared"], **choice["per_family"].get(of_method.family, {})}
-    steps = round(space.STEPS_FACTOR * options.pop("steps", about.trial_steps))
-    return _scaled({**about.options, **of_method.options, **nest(options), "steps": steps}, of_method.steps)
-
-
-def _scaled(options: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """Scale the options that are counted in steps: fewer and larger batches see the same number of images.
-
-    >>> _scaled({"lr": 1e-4, "steps": 400, "ema": 0.99}, share=0.1)
-    {'lr': 0.0001, 'steps': 40, 'ema': 0.9}
-    """
-    scaled = {name: math.ceil(share * options[name]) for name in ("steps", "head_steps", "warmup") if name in options}
-    if "ema" in options:
-        scaled["ema"] = round(1 - (1 - options["ema"]) / share, 4)
-    return {**options, **scaled}
-
-
-def _evaluate_at_end(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add one evaluation, after the last step: no checkpoint is chosen, and all classes train unless options differ."""
-    steps = options["steps"]
-    return {"validation": 0.0, **options, "evaluate_every": steps, "checkpoint_every": steps}
-
-
-def stage(name: str, dataset: str, runner: Runner) -> list[Job]:
-    """Return the jobs of a stage that the dataset's network has the levels for, the most important first."""
-    if name == "11":
-        origin = space.TRANSFERS.get(dataset)
-        return [transfer(dataset, each, origin, chosen(origin, runner, each)) for each in ("best", "vit") if origin]
-    if name in ("5", "7", "10"):
-        recipes, seeds = {"5": (["best"], SEEDS), "7": (["vit"], SEEDS), "10": (list(LITE_NETWORKS), SEEDS[:1])}[name]
-        return [
-            recipe_row(dataset, recipe, seed, chosen(dataset, runner, RECIPES[recipe]))
-            for recipe in recipes
-            for seed in seeds
-        ]
-    choice = with_systems(dataset, runner) if name in "89" else chosen(dataset, runner)
-    if name in "49":
-        jobs = [
-            ablation(dataset, key, value, choice)
-            for key, about in (ABLATIONS if name == "4" else CAUSES).items()
-            for value in about.changes
-            if dataset in about.datasets
-        ]
-    elif name == "8":
-        jobs = [row(dataset, method, SEEDS[0], choice) for method in SYSTEMS]
-    else:
-        jobs = [
-            row(dataset, method, seed, choice)
-            for seed in (SEEDS[:1] if name in "13" else SEEDS[1:])
-            for method, about in METHODS.items()
-            if (method in TARGETS) == (name in "12") and (about.proposed or name != "6") and method not in SYSTEMS
-        ]
-    return [job for job in jobs if _has_levels(dataset, job.options)]
-
-
-def select(jobs: Sequence[Job], patterns: Sequence[str]) -> list[Job]:
-    """Return the jobs whose names fit a pattern, in the order of the patterns."""
-    found = [job for pattern in patterns for job in jobs if fnmatch(job.name, pattern)]
-    return list({job.name: job for job in found}.values())
-
-
-def _has_levels(dataset: str, options: Options) -> bool:
-    """Return whether the dataset's network has the levels that a run needs; attention needs all of them."""
-    needed = "LMH" if "attention" in options.get("model_options", {}) else options.get("levels", "H")
-    return set(needed) <= set(DATASETS[dataset].levels)
 
 
 def main() -> None:
@@ -366,8 +237,17 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="faster runs, after a minute for each kind of network")
     parser.add_argument("--again", action="store_true", help="repeat runs that are stored elsewhere than in --out")
     parser.add_argument("--cache", type=Path, help="a folder that keeps the decoded images for the next time")
-    parser.add_argument("--worker", type=int, default=0, help="number of this process among those that share --out")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the work")
+    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)  # the number of one of them
     arguments = parser.parse_args()
+    if arguments.workers > 1:
+        _share(arguments.workers, arguments.out)
+    else:
+        _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Run the searches at once, and the runs in their order."""
     runner = Runner(
         arguments.out,
         arguments.limit_seconds,
@@ -377,8 +257,8 @@ def main() -> None:
         arguments.worker,
         known=() if arguments.again else (RESULTS,),
     )
+    selected: list[Job] = []
     for dataset in arguments.dataset:
-        selected: list[Job] = []
         for name in arguments.stage:
             if name in SEARCHES:
                 found = SEARCHES[name](dataset, runner)
@@ -387,8 +267,22 @@ def main() -> None:
                 selected += stage(name, dataset, runner)
             else:
                 _measure(f"stage {name} of {dataset}", stage(name, dataset, runner), runner)
-        if arguments.only:
-            _measure(f"--only on {dataset}", select(selected, arguments.only), runner)
+    if arguments.only:
+        _measure("--only", select(selected, arguments.only), runner)
+
+
+def _share(workers: int, out: Path) -> None:
+    """Run this command in several processes, each with its log in `out`; end with an error if one of them did."""
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        processes = []
+        for worker in range(workers):
+            log = stack.enter_context((out / f"worker_{worker}.log").open("w"))
+            words = [sys.executable, "-u", *sys.argv, "--workers", "1", "--worker", str(worker)]
+            processes.append(subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT))
+        codes = [process.wait() for process in processes]
+        if any(codes):
+            sys.exit(f"a worker failed; {out}/worker_*.log say why")
 
 
 def _measure(title: str, jobs: Sequence[Job], runner: Runner) -> None:

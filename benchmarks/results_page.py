@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import common
+import planned_runs
 import protocols
 from ablations import ABLATIONS, CAUSES
 from hyperparameter_space import SYSTEM_LRS_LIKE
@@ -346,8 +347,8 @@ def planned() -> list[Job]:
     """Return all runs of the protocol, with the stored choices."""
     runner = Runner(RESULTS, limit=0.0, device="cpu")
     stages = [name for name in protocols.STAGES if name not in protocols.SEARCHES]
-    jobs = [protocols.stage(name, dataset, runner) for dataset in MEASURED for name in stages]
-    return list(chain(*jobs, protocols.stage("11", "omniglot", runner)))
+    jobs = [planned_runs.stage(name, dataset, runner) for dataset in MEASURED for name in stages]
+    return list(chain(*jobs, planned_runs.stage("11", "omniglot", runner)))
 
 
 def _commands(results: Results) -> str:

@@ -41,6 +41,11 @@ def bench(monkeypatch):
     return import_module
 
 
+@pytest.fixture
+def planned_runs(bench):
+    return bench("planned_runs")
+
+
 def test_pages_are_current(bench):
     page = bench("results_page")
     for name, text in page.render(bench("results_data").read(), page.planned()).items():
@@ -59,7 +64,7 @@ def test_every_stored_run_has_the_options_of_the_protocol(bench):
 
 
 def test_doctests_of_the_benchmarks(bench):
-    for name in ("hyperparameter_search", "protocols", "results_data", "common"):
+    for name in ("hyperparameter_search", "planned_runs", "results_data", "common"):
         assert doctest.testmod(bench(name)).attempted
         assert not doctest.testmod(bench(name)).failed
 
@@ -77,29 +82,29 @@ class ChosenOptions:
             (folder / f"systems_{dataset}.json").write_text(json.dumps({"per_family": {"htl": {"lr": 2e-3}}}))
 
 
-def jobs(protocols, dataset, folder):
+def planned_jobs(bench, dataset, folder):
+    protocols, planned_runs = bench("protocols"), bench("planned_runs")
     stages = [name for name in protocols.STAGES if name not in protocols.SEARCHES]
-    return [job for name in stages for job in protocols.stage(name, dataset, ChosenOptions(folder))]
+    return [job for name in stages for job in planned_runs.stage(name, dataset, ChosenOptions(folder))]
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "glyphs"])
-def test_every_run_has_its_own_file_and_valid_options(bench, dataset, tmp_path):
-    protocols = bench("protocols")
-    planned = jobs(protocols, dataset, tmp_path)
+def test_every_run_has_its_own_file_and_valid_options(bench, planned_runs, dataset, tmp_path):
+    planned = planned_jobs(bench, dataset, tmp_path)
     assert len({job.name for job in planned}) == len(planned)
     for job in planned:
         settings = Settings(**job.options)
         assert settings.test_on == "test"
         assert settings.evaluate_every == settings.steps  # measured once, at the end
         make_loss(settings.loss, settings.loss_options, classes=5, dim=4, widths=(2, 2))
-    trial = Settings(**protocols.trial(dataset, "raw_vthm", CHOICE["shared"]).options)
+    trial = Settings(**planned_runs.trial(dataset, "raw_vthm", CHOICE["shared"]).options)
     assert trial.test_on == "validation"
     assert trial.validation > 0
 
 
-def test_selected_runs_follow_the_order_of_the_patterns(bench, tmp_path):
-    protocols = bench("protocols")
-    found = protocols.select(jobs(protocols, "cub200", tmp_path), ["row_*_64_0", "ablation_*_nra_limit_[01]", "row_*"])
+def test_selected_runs_follow_the_order_of_the_patterns(bench, planned_runs, tmp_path):
+    patterns = ["row_*_64_0", "ablation_*_nra_limit_[01]", "row_*"]
+    found = planned_runs.select(planned_jobs(bench, "cub200", tmp_path), patterns)
     names = [job.name for job in found]
     sixty_four = ["row_cub200_npair_64_0", "row_cub200_nra_64_0"]
     assert [name for name in names[:4] if name in sixty_four] == sixty_four
@@ -129,9 +134,9 @@ def parsed_options(monkeypatch, tmp_path):
     return parse
 
 
-def test_command_of_a_job_has_its_options(bench, parsed_options, tmp_path):
-    protocols, as_json = bench("protocols"), bench("runs").as_json
-    for job in [*jobs(protocols, "cub200", tmp_path)[::5], protocols.trial("cub200", "nra", CHOICE["shared"])]:
+def test_command_of_a_job_has_its_options(bench, planned_runs, parsed_options, tmp_path):
+    as_json, trial = bench("runs").as_json, planned_runs.trial("cub200", "nra", CHOICE["shared"])
+    for job in [*planned_jobs(bench, "cub200", tmp_path)[::5], trial]:
         assert parsed_options(job.command()) == as_json(job.options)
 
 
@@ -147,13 +152,13 @@ def test_every_stored_command_has_the_stored_options(bench, parsed_options, soak
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196"])
 @pytest.mark.parametrize(("recipe", "row"), [("best_resnet50", "best"), ("best_vit", "vit")])
-def test_best_recipes_are_those_of_the_tables(bench, recipe, row, dataset):
+def test_best_recipes_are_those_of_the_tables(bench, planned_runs, recipe, row, dataset):
     """A recipe leaves open what the tables fix: batch size, weights, stored images, seed, and when to evaluate."""
     measured = json.loads((bench("runs").RESULTS / f"row_{dataset}_{row}_0.json").read_text())["options"]
     options = {**RECIPES[recipe], **RECIPES[recipe]["on"].get(dataset, {})}
     open_options = {"on", "batch_size", "weights", "stored_size", "seed", "flip_test", "validation"}
     for name in {*measured, *options} - open_options - {"evaluate_every", "checkpoint_every"}:
-        default = bench("protocols").DEFAULTS[name]
+        default = planned_runs.DEFAULTS[name]
         assert options.get(name, default) == measured.get(name, default), name
 
 
@@ -183,7 +188,7 @@ class TestSearch:
             found = search(dataset, runner)
             assert {**found, "trials": set(found["trials"])} == {**stored, "trials": set(stored["trials"])}
 
-    def test_a_search_continues_where_it_stopped(self, bench, tmp_path, monkeypatch):
+    def test_a_search_continues_where_it_stopped(self, bench, planned_runs, tmp_path, monkeypatch):
         protocols, page, trials = bench("protocols"), bench("results_page"), bench("trials")
         stopping = bench("runs").Runner(tmp_path, limit=90.0, device="cpu")
         monkeypatch.setattr(stopping, "_run", pretend)
@@ -201,9 +206,9 @@ class TestSearch:
         assert [trial["trial"] for trial in trials.read(tmp_path)][:2] == [f"trial_glyphs_raw_vthm_{n}" for n in (1, 2)]
         assert set(chosen["trials"]) == {trial["trial"] for trial in trials.read(tmp_path)}
 
-        runner.measure([*protocols.stage("1", "glyphs", runner), *protocols.stage("4", "glyphs", runner)[-3:]])
+        runner.measure([*planned_runs.stage("1", "glyphs", runner), *planned_runs.stage("4", "glyphs", runner)[-3:]])
         before = len(ran)
-        runner.measure(protocols.stage("1", "glyphs", runner))
+        runner.measure(planned_runs.stage("1", "glyphs", runner))
         assert len(ran) == before
         monkeypatch.setattr(page, "MEASURED", ("glyphs",))
         text = "".join(page.render(bench("results_data").read(tmp_path)).values())
@@ -213,13 +218,13 @@ class TestSearch:
         assert "tuplet train glyphs --out runs/row_glyphs_raw_vthm_0" in text
 
 
-def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
-    protocols, page = bench("protocols"), bench("results_page")
+def test_a_run_that_diverges_is_a_result(bench, planned_runs, tmp_path, monkeypatch):
+    page = bench("results_page")
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
     diverging = {**CHOICE["shared"], "lr": 1e30}
-    job = protocols.row("glyphs", "npair", 0, {"shared": diverging, "per_family": {}})
+    job = planned_runs.row("glyphs", "npair", 0, {"shared": diverging, "per_family": {}})
     assert "error" in runner.attempt(job)
-    trial = runner.attempt(protocols.trial("glyphs", "npair", diverging))
+    trial = runner.attempt(planned_runs.trial("glyphs", "npair", diverging))
     assert "step" in trial["error"]
     assert "metrics" not in trial
     monkeypatch.setattr(page, "MEASURED", ("glyphs",))
@@ -228,13 +233,12 @@ def test_a_run_that_diverges_is_a_result(bench, tmp_path, monkeypatch):
     assert "| N-pair-mc | diverged |" in pages["results_details.md"]
 
 
-def test_other_options_are_another_run(bench, tmp_path):
-    protocols = bench("protocols")
+def test_other_options_are_another_run(bench, planned_runs, tmp_path):
     runner = bench("runs").Runner(tmp_path, limit=float("inf"), device="cpu")
-    assert runner.reached(protocols.row("glyphs", "npair", 0, CHOICE))
-    assert runner.measured(protocols.row("glyphs", "npair", 0, CHOICE)) is not None
+    assert runner.reached(planned_runs.row("glyphs", "npair", 0, CHOICE))
+    assert runner.measured(planned_runs.row("glyphs", "npair", 0, CHOICE)) is not None
     other = {**CHOICE, "per_family": {"free": {"lr": 1e-3}}}
-    assert runner.measured(protocols.row("glyphs", "npair", 0, other)) is None
+    assert runner.measured(planned_runs.row("glyphs", "npair", 0, other)) is None
 
 
 class TestSeveralProcesses:
@@ -242,7 +246,8 @@ class TestSeveralProcesses:
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {benchmarks!r})
-import protocols, runs
+import runs
+from planned_runs import row, trial
 facts = {{"kind": "", "error": "diverged", "versions": {{}}}}
 def run(job, data):
     time.sleep(0.2)
@@ -251,8 +256,8 @@ def measure(folder, jobs):
     runner = runs.Runner(Path({out!r}, folder), float("inf"), "cpu")
     runner.load_data, runner._run = (lambda dataset, options: None), run
     runner.measure(jobs)
-measure("rows", (protocols.row("glyphs", "npair", seed, {choice!r}) for seed in range(4)))
-measure("trials", (protocols.trial("glyphs", "npair", {{**{choice!r}["shared"], "seed": seed}}) for seed in range(6)))
+measure("rows", (row("glyphs", "npair", seed, {choice!r}) for seed in range(4)))
+measure("trials", (trial("glyphs", "npair", {{**{choice!r}["shared"], "seed": seed}}) for seed in range(6)))
 """
 
     def test_they_share_the_rows_and_append_to_one_file_of_trials(self, bench, tmp_path):
@@ -269,9 +274,26 @@ measure("trials", (protocols.trial("glyphs", "npair", {{**{choice!r}["shared"], 
         assert all(f"--out runs/{trial['trial']} " in trial["command"] for trial in found)
         assert {int(trial["seed"]) for trial in found} == set(range(6))
 
-    def test_a_job_that_another_process_runs_is_left_to_it(self, bench, tmp_path):
-        protocols, runs = bench("protocols"), bench("runs")
-        runner, job = runs.Runner(tmp_path, float("inf"), "cpu"), protocols.row("glyphs", "npair", 4, CHOICE)
+    def test_workers_of_one_command(self, bench, tmp_path):
+        shared = {**CHOICE["shared"], "steps": 2}
+        (tmp_path / "chosen_glyphs.json").write_text(json.dumps({"shared": shared, "per_family": {}}))
+        script = bench("runs").RESULTS.parent / "protocols.py"
+        words = [sys.executable, script, "--workers", "2", "--out", tmp_path, "--device", "cpu", "--dataset", "glyphs"]
+        words += ["--stage", "1", "3", "--only", "row_glyphs_nca_0"]
+        done = subprocess.run([*words, "row_glyphs_npair_0"], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        logs = "".join(path.read_text() for path in sorted(tmp_path.glob("worker_*.log")))
+        assert logs.count("row_glyphs_npair_0: R@1") == logs.count("row_glyphs_nca_0: R@1") == 1
+        names = {path.stem for path in tmp_path.glob("row_*")}
+        assert names == {"row_glyphs_npair_0", "row_glyphs_nca_0"}
+        done = subprocess.run([*words, "row_glyphs_nopair_0"], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1
+        assert "worker_*.log say why" in done.stderr
+        assert "--only row_glyphs_nopair_0 fits no run of these stages" in (tmp_path / "worker_1.log").read_text()
+
+    def test_a_job_that_another_process_runs_is_left_to_it(self, bench, planned_runs, tmp_path):
+        runs = bench("runs")
+        runner, job = runs.Runner(tmp_path, float("inf"), "cpu"), planned_runs.row("glyphs", "npair", 4, CHOICE)
         held = bench("trials").lock_file(tmp_path / job.lock_name)
         with runs.lock(held):
             assert not runner.reached(job)
