@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "tuplet"
-TOOLS = ["extras", "progress", "cancel", "signals", "errors", "atomic", "rng", "labels"]
+TOOLS = ["extras", "progress", "cancel", "signals", "threads", "errors", "atomic", "rng", "labels"]
 ROOMS = [
     *TOOLS,
     *["images", "data", "sampling", "models", "embedding", "rows", "mining", "losses"],

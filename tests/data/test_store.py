@@ -19,11 +19,12 @@ from PIL import Image
 
 from tuplet import data as tuplet_data
 from tuplet.data import Dataset, from_features, from_images, hold, load, store
-from tuplet.data.batching import _send, batches, map_in_threads
+from tuplet.data.batching import _send, batches
 from tuplet.data.cache import fingerprint
 from tuplet.errors import OptionWarning
 from tuplet.images.crop import CentreCrop
 from tuplet.sampling import HardClassSampler, NPairSampler
+from tuplet.threads import map_in_threads
 
 
 @pytest.fixture

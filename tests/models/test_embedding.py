@@ -14,9 +14,9 @@ from PIL import Image
 
 from models.staged import random_images, staged
 from tuplet import models
-from tuplet.data.batching import map_in_threads
 from tuplet.models.embedder import images_at_once
 from tuplet.models.preprocessing import IMAGENET
+from tuplet.threads import map_in_threads
 
 
 def test_embeds_paths_bytes_images_and_tensors_alike(tmp_path):

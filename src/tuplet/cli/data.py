@@ -152,7 +152,7 @@ def _folders_without(images: Sequence[str], top: str) -> list[str]:
 
 def _check_images(data: "Dataset") -> None:
     """Read every image, print copies and unreadable ones, and exit with code 1 if there are unreadable ones."""
-    from tuplet.data.batching import map_in_threads
+    from tuplet.threads import map_in_threads
 
     read = map_in_threads(partial(_read, data), range(len(data)), lead=64)
     hashes, errors = zip(*track(read, "reading images", total=len(data)), strict=True)

@@ -1,8 +1,6 @@
-"""Batches on the device from a store and a sampler, and a parallel map in threads."""
+"""Batches on the device from a store and a sampler."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -11,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tuplet.data.store import Store
-from tuplet.data.stream import LEAD, StreamedImages, usable_cores
+from tuplet.data.stream import LEAD, StreamedImages
+from tuplet.threads import map_in_threads
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,30 +72,6 @@ def batches(store: Store, indices: Iterable[list[int]], device: torch.device | s
 def _rows(values: Tensor | StreamedImages, index: Tensor) -> Tensor:
     # Indexing with brackets copies byte by byte, `index_select` row by row: 8 times as fast for images in memory.
     return values.index_select(0, index) if isinstance(values, Tensor) else values[index]
-
-
-def map_in_threads(
-    function: Callable[[A], B], items: Iterable[A], lead: int, workers: int | None = None
-) -> Iterator[B]:
-    """Map a function in threads and yield the results in order, at most `lead` of them ahead of the reader.
-
-    There is one thread for each core up to eight, or `workers` of them.
-
-    >>> list(map_in_threads(str, range(4), lead=3))
-    ['0', '1', '2', '3']
-    """
-    waiting: deque[Future[B]] = deque()
-    with ThreadPoolExecutor(workers or min(8, usable_cores())) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > lead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:

@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader
 from tuplet import progress
 from tuplet.data.cache import cached, fingerprint, is_cached
 from tuplet.data.dataset import Dataset
-from tuplet.data.stream import StreamedImages, available_memory, usable_cores
+from tuplet.data.stream import StreamedImages, available_memory
 from tuplet.errors import warn
 from tuplet.images.crop import CentreCrop, to_tensor
 from tuplet.images.decode import UnreadableImageError
+from tuplet.threads import usable_cores
 
 _logger = logging.getLogger("tuplet")
 

@@ -25,16 +25,12 @@ from tuplet.atomic import explain_write_errors, lock
 from tuplet.data.dataset import Dataset
 from tuplet.images.crop import CentreCrop, to_tensor
 from tuplet.images.decode import UnreadableImageError
+from tuplet.threads import map_in_threads, usable_cores
 
 #: What is known of each image in a file: a checksum of its pixels, 0 if they are not there, and width / height.
 _ABOUT = np.dtype([("check", "<u4"), ("aspect", "<f8")])
 #: Batches that are decoded ahead of the training.
 LEAD = 4
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> int:
@@ -155,9 +151,10 @@ class StreamedImages:
                 return error.problem
             return ""
 
-        numbers = range(len(self))
-        found = progress.track(self._pool.map(attempt, numbers), "checking images", total=len(self))
-        return {number: problem for number, problem in zip(numbers, found, strict=True) if problem}
+        found = progress.track(
+            map_in_threads(attempt, range(len(self)), 64, self._workers), "checking images", total=len(self)
+        )
+        return {number: problem for number, problem in enumerate(found) if problem}
 
     def select(self, numbers: Sequence[int]) -> "StreamedImages":
         """Return some of the images; decoded ones that are in the file are found again."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tuplet.data import Store, views
-from tuplet.data.batching import batches, chunks, map_in_threads
+from tuplet.data.batching import batches, chunks
 from tuplet.data.store import Unreadable
 from tuplet.errors import OptionError, opt
 from tuplet.images.decode import ImageSource, UnreadableImageError
@@ -18,6 +18,7 @@ from tuplet.models import Embedder
 from tuplet.models.backbone import evaluating
 from tuplet.models.embedder import images_at_once
 from tuplet.progress import silent, track
+from tuplet.threads import map_in_threads
 
 #: Images that are decoded together, and the most examples of a store that pass the network together.
 CHUNK = 256

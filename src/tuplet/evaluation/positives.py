@@ -1,7 +1,6 @@
 """Positives of a block of queries, and the negatives that come before each of them."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tuplet.evaluation.scores import ScoreTables
+from tuplet.threads import map_in_threads
 
 # Up to so many thresholds per row, comparing the tile with each of them is faster than sorting its rows.
 FEW_THRESHOLDS = 16
@@ -190,7 +190,6 @@ def _sort_rows(tile: Tensor) -> Tensor:
     if tile.device.type != "cpu":
         return tile.sort(1).values
     # On a CPU numpy's vectorised sort is several times as fast as torch's, and it lets other threads run.
-    array = tile.numpy().copy()
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(lambda part: part.sort(axis=1), np.array_split(array, torch.get_num_threads())))
+    array, threads = tile.numpy().copy(), torch.get_num_threads()
+    list(map_in_threads(lambda part: part.sort(axis=1), np.array_split(array, threads), threads, threads))
     return torch.from_numpy(array)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tuplet.data.batching import chunks, map_in_threads
+from tuplet.data.batching import chunks
 from tuplet.errors import OptionError, opt
 from tuplet.images.decode import ImageSource
 from tuplet.models import storage
@@ -24,6 +24,7 @@ from tuplet.models.heads import make_heads, pool
 from tuplet.models.lora import merge_lora, merged
 from tuplet.models.preprocessing import Preprocessing
 from tuplet.progress import track
+from tuplet.threads import map_in_threads
 
 #: Pixels that a CPU embeds at once: four images of 224². The maps of more do not fit into its caches.
 CPU_PIXELS = 4 * 224**2

@@ -5,7 +5,6 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,7 @@ from tuplet import data as datasets
 from tuplet.data import CentreCrop, Dataset
 from tuplet.progress import track
 from tuplet.reports.examples import ShownExamples, as_webp, read_kept
+from tuplet.threads import map_in_threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,8 @@ class FinishedRun(RunLog):
     def thumbnails(self, rows: Sequence[int], size: int, progress: str) -> list[bytes]:
         """Return the central square of the image of each row as WebP; b"" if it is not known."""
         if self.data is not None and self.data.images is not None:
-            with ThreadPoolExecutor() as pool:
-                made = track(pool.map(lambda row: self._thumbnail(row, size), rows), progress, total=len(rows))
-                self.shown.images.update({(size, row): image for row, image in zip(rows, made, strict=True)})
+            made = track(map_in_threads(lambda row: self._thumbnail(row, size), rows, 64), progress, total=len(rows))
+            self.shown.images.update({(size, row): image for row, image in zip(rows, made, strict=True)})
         return [self.shown.images.get((size, row), b"") for row in rows]
 
     def _thumbnail(self, row: int, size: int) -> bytes:
