@@ -30,6 +30,17 @@ index.search = slow
 #: Work that checks whether it was cancelled, and work that does not.
 CHECKING = "from tuplet import cancel\n        while True: time.sleep(0.01) or cancel.check()"
 DEAF = "time.sleep(60)"
+#: Reading costs 0.1 s of the thread each time, as if a garbage collection fell into it.
+COLLECTING = """
+import time
+from uvicorn.protocols.http.h11_impl import H11Protocol
+receive = H11Protocol.data_received
+def collect_first(self, data):
+    begun = time.thread_time()
+    while time.thread_time() < begun + 0.1: pass
+    receive(self, data)
+H11Protocol.data_received = collect_first
+"""
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +169,8 @@ def test_a_body_in_chunks_of_one_byte_stops_nobody(points):
         begun = time.monotonic()
         assert httpx.get(f"{address}/health").status_code == 200
         assert time.monotonic() - begun < 3
+
+
+def test_a_garbage_collection_closes_no_connection(points):
+    with server(points, prepare=COLLECTING) as (address, _):
+        assert httpx.get(f"{address}/health").status_code == 200

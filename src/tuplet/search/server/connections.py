@@ -129,7 +129,8 @@ class Connection(H11Protocol):
             return
         begun = time.thread_time()
         super().data_received(data)
-        self._parsing += time.thread_time() - begun - BYTE_SECONDS * len(data)
+        spent = time.thread_time() - begun - BYTE_SECONDS * len(data)
+        self._parsing += min(spent, PARSE_SECONDS / 2)  # a garbage collection may fall into one reading
         if self._parsing > PARSE_SECONDS:
             self.abort()
 
