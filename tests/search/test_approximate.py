@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from tuplet.cli.flags import flag_spelling
+from tuplet.cli.index import index as index_command
+from tuplet.errors import OptionError
 from tuplet.evaluation import nearest
 from tuplet.search import Index, exact
 
@@ -197,8 +200,9 @@ def test_the_recall_named_in_the_error_is_reached(tmp_path):
     """The recall is 0.997 here; the error must not round it up."""
     index = Index.create(tmp_path / "i", dim=64)
     index.add(torch.randn(300, 64, generator=torch.Generator().manual_seed(6)), range(300))
-    with pytest.raises(ValueError, match=r"recall=0\.99, or search exactly"):
+    with pytest.raises(OptionError, match=r"recall=0\.99, or search exactly") as refused:
         index.build_approximate("ivf_pq", recall=1.0)
+    assert "accept it with --recall 0.99" in refused.value.spelled(flag_spelling(index_command))
     assert index.build_approximate("ivf_pq", recall=0.99).recall_at_10 > 0.99
 
 

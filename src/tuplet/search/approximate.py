@@ -17,7 +17,7 @@ import numpy as np
 
 from tuplet import extras
 from tuplet.atomic import write_atomic
-from tuplet.errors import first_line
+from tuplet.errors import OptionError, first_line, opt
 from tuplet.progress import track
 from tuplet.search import exact
 from tuplet.search.files import KINDS, Approximate, CheckedFile, DamagedIndexError, checksum
@@ -73,10 +73,10 @@ def build(snapshot: Snapshot, kind: str, recall: float) -> Approximate:
         if reached >= recall:
             break
     else:
-        raise ValueError(
-            f"{kind} reaches a recall@10 of {reached:.3f} at its best effort, {effort}, below the {recall} asked for; "
-            f"choose {KINDS[kind == KINDS[0]]!r}, accept it with recall={math.floor(100 * reached) / 100}, "
-            "or search exactly"
+        raise OptionError(
+            f"{kind} reaches a recall@10 of {reached:.3f} at its best effort, {effort}, below the {recall} asked for",
+            f"choose {KINDS[kind == KINDS[0]]!r}, accept it with {opt('recall', math.floor(100 * reached) / 100)}, "
+            "or search exactly",
         )
     _add(built, snapshot, kind, [sample])
     write_atomic(snapshot.folder / file, lambda part: _write(built, part))

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from tuplet.embedding import embed_pixels, image_pixels
+from tuplet.errors import OptionError, opt
 from tuplet.evaluation import average_views
 from tuplet.evaluation.inputs import one_of, positive_integer
 from tuplet.evaluation.scores import METRICS
@@ -207,7 +208,7 @@ def check_conditions(where: Any, distinct: Any) -> None:
         if not isinstance(key, str):  # JSON turns the keys of metadata into text
             raise TypeError(f"where has the key {key!r}; keys are text: {str(key)!r}")
     if distinct is not None and (not isinstance(distinct, Real) or math.isnan(distinct)):
-        raise ValueError(f"distinct is {distinct!r}; it must be a number, the score of near-duplicates")
+        raise OptionError(f"{opt('distinct')} is {distinct!r}; it must be a number, the score of near-duplicates")
 
 
 def metadata_json(id: str, metadata: Mapping[str, Any]) -> str:
