@@ -153,6 +153,8 @@ def test_sheet_too_wide_for_its_format(place, monkeypatch, ending):
             "--where asks for label 10, and no item of things.index has such a value; they have label=",
         ),
         (["things.index", "photos/red/0.png", "--where", "label=pink"], 0, "0.png: nothing in the index matches"),
+        (["things.index", "photos/red/0.png", "--where", "label=red,label=blue"], 2, "or a JSON object"),
+        (["things.index", "photos/red/0.png", "--distinct", "nan"], 1, "--distinct is nan; it must be a number"),
         (["things.index", "photos/red/0.png", "--where", "[" * 9000], 2, "or a JSON object"),
         (["things.index", "photos/red/0.png", "--where", "[1]"], 2, "--where is [1]; give year=2011, or a JSON object"),
         (["things.index", "photos/red/0.png", "--top", "0"], 2, "Invalid value for '--top'"),
@@ -173,7 +175,7 @@ def test_wrong_options_get_one_sentence(place, monkeypatch, words, code, sentenc
     told = typed("search", *words)
     assert told.exit_code == code, told.output
     assert sentence in " ".join(told.output.replace("│", " ").split())
-    assert "score" not in told.output  # no table without rows
+    assert "score  label" not in told.output  # no table without rows
 
 
 def test_a_search_says_that_the_index_is_empty(place, tmp_path, monkeypatch):

@@ -58,7 +58,10 @@ def split_pairs(flag: str, text: str, form: str = "name=value,name=value") -> di
     for name, equals, _ in pairs:
         if not equals:
             raise typer.BadParameter(f"{flag} is {text!r}; write {form}: {name!r} has no =")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(values) < len(pairs):
+        raise typer.BadParameter(f"{flag} is {text!r}; give each name once")
+    return values
 
 
 def json_or_text(text: str) -> Any:
