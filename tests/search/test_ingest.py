@@ -254,6 +254,16 @@ def test_sync_reports_a_file_that_cannot_be_read_any_more(tmp_path, folder, embe
     assert index.vectors("ant/1.png").tolist() == before
 
 
+def test_sync_follows_a_folder_that_was_moved(tmp_path, folder, embedder):
+    index = search.create(tmp_path / "i", embedder=embedder)
+    add_images(index, list_images(folder))
+    moved = folder.rename(tmp_path / "moved")
+    add_images(index, list_images(moved), sync=True)
+    assert index.metadata("ant/1.png")[0]["file"]["path"] == str(moved / "ant/1.png")
+    (moved / "ant/1.png").unlink()
+    assert find_changes(index, list_images(moved), sync=True).deleted == ["ant/1.png"]
+
+
 def test_sync_of_one_split_keeps_the_others(tmp_path, folder, embedder):
     rows = ["photos/ant/1.png,ant,train", "photos/ant/2.jpg,ant,test", "photos/bee/1.png,bee,test"]
     table = tmp_path / "photos.csv"

@@ -71,8 +71,8 @@ def index(
     The other columns of a table are metadata, by which searches can filter.
 
     Every batch is saved at once: after an interruption the same command continues. Images that the index has already,
-    by their names below IMAGES, are skipped; with --sync they are compared by size, time and checksum. Unreadable
-    images are listed and left out.
+    by their names below IMAGES, are skipped; with --sync they are compared by path, size, time and checksum.
+    Unreadable images are listed and left out.
 
     Examples:
       tuplet index runs/birds photos/ -o birds.index

@@ -49,9 +49,9 @@ class IngestReport:
 def find_changes(index: Searchable | None, images: Sequence[ListedImage], sync: bool = False) -> Changes:
     """Compare images with an index; None is an index that does not exist yet.
 
-    Without `sync` an image whose id exists counts as known. With `sync` it is compared by its metadata and by the size,
-    the time and the checksum of its file; and items that came from the same source and are not listed any more count
-    as deleted.
+    Without `sync` an image whose id exists counts as known. With `sync` it is compared by its metadata and by the path,
+    the size, the time and the checksum of its file; and items that came from the same source and are not listed any
+    more count as deleted.
     """
     listed: dict[str, ListedImage] = {}
     for image in images:

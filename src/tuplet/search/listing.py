@@ -57,18 +57,25 @@ class ListedImage:
         image = read_image(content, name=self.path)
         if self.box is not None:
             image = crop_box(image, self.box, self.path)
-        path = _text(os.path.abspath(self.path))
-        return image, FileRecord(source=self.source, path=path, size=size, modified=modified, crc32=zlib.crc32(content))
+        crc32 = zlib.crc32(content)
+        return image, FileRecord(source=self.source, path=self.full_path, size=size, modified=modified, crc32=crc32)
 
     @property
     def path(self) -> str:
         """The path of the file; for one in a tar or a table, the path of that and the name inside."""
         return str(self.origin)
 
+    @property
+    def full_path(self) -> str:
+        """The path from the root, as text, for the record of the file."""
+        return _text(os.path.abspath(self.path))
+
     def differs(self, record: Mapping[str, object]) -> bool:
-        """Compare the file with the record of an earlier one: by size, by time, and by checksum if the time differs."""
+        """Compare the file with an earlier record: by path, size and time, and by checksum if only the time differs."""
         if callable(self.origin):
             return False
+        if self.full_path != record.get("path"):  # it was moved, and its record no longer leads to it
+            return True
         try:
             size, modified = _stat(self.origin)
             if size == record.get("size"):
