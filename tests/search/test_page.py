@@ -315,18 +315,29 @@ def test_page_shows_labels_of_any_json(visit, tmp_path):
 
 def test_page_filters_its_first_items_by_metadata(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
-    index.add(torch.eye(2).repeat(6, 1), range(12), [{"label": "x", "camera": i % 3} for i in range(12)])
+    places = ["Paris", "Paris, France", "Rome"]
+    about = [{"label": "x", "camera": i % 3, "place": places[i // 4]} for i in range(12)]
+    index.add(torch.eye(2).repeat(6, 1), range(12), about)
     with server_in_thread(tmp_path / "i") as address:
         page = visit(address)
-        page.fill("#where", "camera=2, ")
-        page.keyboard.press("Enter")
-        until(page, "document.querySelectorAll('.hit').length === 4")
-        assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == {"2", "5", "8", "11"}
-        page.fill("#where", "camera")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#problem:not([hidden])")
-        problem = "“camera” is no filter; write a name and a value, such as camera=3."
-        assert page.inner_text("#problem") == problem
+        for typed, ids in {
+            "camera=2, ": {"2", "5", "8", "11"},
+            "place=Paris, France, camera=2": {"5"},
+            "camera=[1, 2], place=Rome": {"8", "10", "11"},
+            "camera=7": set(),
+        }.items():
+            page.fill("#where", typed)
+            page.keyboard.press("Enter")
+            until(page, f"document.querySelectorAll('.hit').length === {len(ids)}")
+            assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == ids
+        for typed, problem in {
+            "camera": "“camera” is no filter; write a name and a value, such as camera=3.",
+            "camera=1, camera=2": "“camera” is given twice; write its values as a list, such as camera=[3, 4].",
+        }.items():
+            page.fill("#where", typed)
+            page.keyboard.press("Enter")
+            until(page, f"document.querySelector('#problem').textContent === {json.dumps(problem)}")
+            assert page.is_visible("#problem")
 
 
 def test_page_suggests_a_few_of_many_classes(visit, tmp_path):

@@ -66,13 +66,17 @@ async function search() {
 }
 
 const near = () => about.metric !== "euclidean";
-// Return the filter of "camera=3, colour=red". A value that is JSON, such as 3 or true, is not text.
+// Return the filter of "camera=3, place=Paris, France": a comma separates only before the next name or at the end.
+// A value that is JSON, such as 3, true or [3, 4], is not text.
 function conditions(text) {
-  return Object.fromEntries(text.split(",").filter(part => part.trim()).map(part => {
+  const found = new Map();
+  for (const part of text.split(/,(?=[^,=]*=|\s*$)/).filter(part => part.trim())) {
     if (!part.includes("=")) throw new Error(`“${part.trim()}” is no filter; write a name and a value, such as camera=3`);
-    const [key, ...rest] = part.split("="), value = rest.join("=").trim();
-    try { return [key.trim(), JSON.parse(value)]; } catch { return [key.trim(), value]; }
-  }));
+    const [key, ...rest] = part.split("="), value = rest.join("=").trim(), name = key.trim();
+    if (found.has(name)) throw new Error(`“${name}” is given twice; write its values as a list, such as camera=[3, 4]`);
+    try { found.set(name, JSON.parse(value)); } catch { found.set(name, value); }
+  }
+  return Object.fromEntries(found);
 }
 
 const sentence = text => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
