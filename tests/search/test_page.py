@@ -330,6 +330,7 @@ def test_page_filters_its_first_items_by_metadata(visit, tmp_path):
             page.keyboard.press("Enter")
             until(page, f"document.querySelectorAll('.hit').length === {len(ids)}")
             assert {hit.get_attribute("title") for hit in page.query_selector_all(".hit")} == ids
+        assert page.inner_text("#title") == "0 results"
         for typed, problem in {
             "camera": "“camera” is no filter; write a name and a value, such as camera=3.",
             "camera=1, camera=2": "“camera” is given twice; write its values as a list, such as camera=[3, 4].",

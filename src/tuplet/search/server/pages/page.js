@@ -121,7 +121,7 @@ async function fitting(file) {
 
 function show(milliseconds) {
   const start = query.kind === "start";
-  $("title").textContent = start ? "Start from one of these" : hits.length === 1 ? "1 result" : `${hits.length} results`;
+  $("title").textContent = start && hits.length ? "Start from one of these" : hits.length === 1 ? "1 result" : `${hits.length} results`;
   $("time").textContent = start ? "" : `in ${milliseconds < 1000 ? Math.round(milliseconds) + " ms" : (milliseconds / 1000).toFixed(1) + " s"}`;
   $("scores").hidden = start || !hits.length;
   $("scores").textContent = `Scores: ${about.scores}.`;
