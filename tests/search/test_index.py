@@ -202,7 +202,10 @@ def test_wrong_inputs_add_nothing(tmp_path):
     with pytest.raises(
         TypeError, match=r"the metadata of 'c' is 'label'; it must be a mapping, such as \{'label': 'bee'\}"
     ):
-        index.add(torch.zeros(1, 2), ["c"], {"label": "bee"})
+        index.add(torch.zeros(1, 2), ["c"], ["label"])
+    for about in ({"label": "bee"}, {"label": "bee", "year": 2011}):
+        with pytest.raises(TypeError, match="metadata is one mapping; give a list of them, one for each vector"):
+            index.add(torch.zeros(1, 2), ["c"], about)
     with pytest.raises(ValueError, match="key 'id'"):
         index.add(torch.zeros(1, 2), ["c"], [{"id": 3}])
     for thumbnail, kind in (("text", "str"), (None, "NoneType"), (memoryview(np.arange(3)), "memoryview")):

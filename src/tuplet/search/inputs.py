@@ -72,6 +72,8 @@ def check_items(
         thumbnails = [small for _, small in decoded]
     if ids is None:
         raise TypeError("vectors need ids=, one for each")
+    if isinstance(metadata, Mapping):
+        raise TypeError("metadata is one mapping; give a list of them, one for each vector")
     vectors, ids = as_matrix(inputs, dim), as_ids(ids)
     metadata = [{}] * len(ids) if metadata is None else metadata
     thumbnails = [b""] * len(ids) if thumbnails is None else thumbnails
