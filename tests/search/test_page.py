@@ -160,6 +160,19 @@ def test_page_explains_scores_and_shows_the_name_of_an_upload(page):
     assert page.inner_text("#from") == "Searching with photo.png"
 
 
+@pytest.mark.parametrize(("metric", "is_cosine"), [("cosine", True), ("dot", False), ("euclidean", False)])
+def test_page_finds_near_duplicates_by_cosines_only(visit, tmp_path, metric, is_cosine):
+    """Dot products of vectors of any length have no threshold that fits, and no bar from 0 to 1."""
+    index = search.create(tmp_path / "i", dim=2, metric=metric)
+    index.add(8 * torch.eye(2), ["east", "north"])
+    with server_in_thread(tmp_path / "i") as address:
+        page = visit(address)
+        assert page.is_visible("#distinct") == is_cosine
+        page.click(".hit >> nth=0")
+        results(page)
+        assert bool(page.query_selector(".score u")) == is_cosine
+
+
 def test_page_shows_an_upload_that_the_browser_cannot(visit, address):
     page = visit(address)
     image = {"name": "scan.tif", "mimeType": "image/tiff", "buffer": saved(draw_image("green", 4), "TIFF")}

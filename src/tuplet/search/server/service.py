@@ -210,6 +210,7 @@ class Service:
             "dim": self.index.dim,
             "metric": self.index.metric,
             "scores": self._scores(),
+            "cosine": self._is_cosine(),
             "images": self.embedder is not None,
             "originals": self.originals,
             "approximate": None if approximate is None else str(approximate),
@@ -218,12 +219,16 @@ class Service:
 
     def _scores(self) -> str:
         """Say what a score means."""
-        unit = self.embedder is not None and bool(self.embedder.config.normalize)
+        if self._is_cosine():
+            return "cosine similarity: 1 is the same, about 0 unrelated"
         if self.index.metric == "euclidean":
             return "minus the distance of the vectors: 0 is the same, lower is farther"
-        if self.index.metric == "cosine" or unit:
-            return "cosine similarity: 1 is the same, about 0 unrelated"
         return "dot product of the vectors: higher is nearer"
+
+    def _is_cosine(self) -> bool:
+        """Return True if scores are cosines; the dot product of unit vectors is one."""
+        unit = self.embedder is not None and bool(self.embedder.config.normalize)
+        return self.index.metric == "cosine" or (self.index.metric == "dot" and unit)
 
     def metrics_text(self) -> bytes:
         """Return the metrics as Prometheus reads them."""

@@ -1,6 +1,6 @@
 "use strict";
 const $ = id => document.getElementById(id);
-const LIKE = 0.97;                 // two results whose score with one another is this or more are near-duplicates
+const LIKE = 0.97;                 // two results whose cosine is this or more are near-duplicates
 const SUGGESTED = 50;              // the most classes to suggest while one is typed
 const images = new Map();          // the images of all searches since the page was opened, for the Back button
 let about = {}, labels = [], running = null, hits = [];
@@ -65,7 +65,6 @@ async function search() {
   }
 }
 
-const near = () => about.metric !== "euclidean";
 // Return the filter of "camera=3, place=Paris, France": a comma separates only before the next name or at the end.
 // A value that is JSON, such as 3, true or [3, 4], is not text.
 function conditions(text) {
@@ -152,7 +151,7 @@ function card(hit, place) {
   if (rest.length) text.append(make("span", {className: "rest", textContent: rest.join(" · "), title: rest.join("\n")}));
   if (query.kind !== "start") {
     const score = make("span", {className: "score"}, hit.score.toFixed(3));
-    if (near()) {
+    if (about.cosine) {
       const fill = make("b");
       fill.style.width = `${100 * Math.max(0, Math.min(1, hit.score))}%`;
       score.append(make("u", {}, fill));
@@ -331,7 +330,7 @@ const columns = () => getComputedStyle($("grid")).gridTemplateColumns.split(" ")
     $("about").textContent = `${count(about.vectors)} ${about.images ? "images" : "vectors"}` + (labels.length ? `, ${count(labels.length)} classes` : "");
     suggest();
     $("label").closest("label").hidden = !labels.length;
-    $("apart").hidden = !near();
+    $("apart").hidden = !about.cosine;
     if (!about.images) {
       $("invite").replaceChildren(make("small", {textContent: "This index has no model. Search from one of its items."}));
       $("drop").disabled = true;
