@@ -134,12 +134,13 @@ def _save_sheet(image: "Image.Image", path: Path) -> None:
 
 def _find_labels(opened: "Searchable", index: str, names: list[str]) -> list[Any]:
     """Return the labels of the index, of any type, whose text the user typed."""
-    labels = {str(value): value for value in opened.counts()}
+    labels = [(str(value), value) for value in opened.counts()]
+    known = {text for text, _ in labels}
     for name in names:
-        if name not in labels:
-            remedy = did_you_mean(name, labels) if labels else "it has no labels"
+        if name not in known:
+            remedy = did_you_mean(name, known) if known else "it has no labels"
             raise ValueError(f"{index} has no label {name!r}; {remedy}")
-    return [labels[name] for name in names]
+    return [value for text, value in labels if text in names]
 
 
 def _parse_conditions(where: str | None) -> dict[str, Any]:
