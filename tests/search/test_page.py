@@ -303,6 +303,18 @@ def test_page_takes_ids_and_labels_as_text(visit, tmp_path):
         assert not page.trouble
 
 
+def test_page_shows_no_broken_image_of_an_item_without_thumbnail(visit, tmp_path):
+    index = search.create(tmp_path / "i", dim=2)
+    index.add(torch.eye(2), ["east", "north"], thumbnails=[b"", saved(draw_image("red", 1), "WEBP")])
+    with server_in_thread(tmp_path / "i") as address:
+        page = visit(address)
+        for id, is_shown in (("east", False), ("north", True)):
+            page.locator("li", has=page.locator(f".hit[title='{id}']")).locator(".view").click(force=True)
+            until(page, f"document.querySelector('#large').checkVisibility() === {json.dumps(is_shown)}")
+            assert page.inner_text("#large-path") == id
+            page.click("#large-close")
+
+
 def test_page_shows_ids_as_they_are_where_items_have_no_labels(visit, tmp_path):
     index = search.create(tmp_path / "i", dim=2)
     index.add(torch.ones(1, 2), ids=["1.my_photos/bee_1.jpg"], metadata=[{"price": 3}])

@@ -174,7 +174,12 @@ const from = hit => go({kind: "item", id: hit.id, label: hit.metadata.label});
 function enlarge(hit) {
   const file = hit.metadata.file, original = `/api/original?id=${encodeURIComponent(hit.id)}`;
   const shows = about.originals && file && typeof file.path === "string";
-  $("large").onerror = () => { $("large").onerror = null; $("large").src = thumbnail(hit.id); $("large-open").hidden = true; };
+  $("large").hidden = false;
+  $("large").onerror = () => {
+    $("large").onerror = () => { $("large").hidden = true; };
+    $("large").src = thumbnail(hit.id);
+    $("large-open").hidden = true;
+  };
   $("large").src = shows ? original : thumbnail(hit.id);
   $("large").alt = name(hit);
   $("large-label").textContent = name(hit);
