@@ -241,6 +241,9 @@ def test_page_shows_errors(visit, address):
     # Neither earlier results nor a broken image are shown.
     until(page, "document.getElementById('query').hidden")
     assert (page.inner_text("#title"), page.query_selector_all(".hit, .chip")) == ("No results", [])
+    scan = saved(Image.new("RGB", (2000, 1800)), "TIFF")  # the browser cannot shrink it
+    page.set_input_files("#file", {"name": "scan.tif", "mimeType": "image/tiff", "buffer": scan})
+    until(page, "document.getElementById('problem').textContent.startsWith('“scan.tif” is too large: at most 10 MB')")
     page.goto(f"{address}/?item=absent")
     page.wait_for_selector("#problem:not([hidden])")
     assert page.inner_text("#problem") == "The index has no id 'absent'; use the ids of search results."

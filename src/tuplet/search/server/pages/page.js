@@ -109,10 +109,12 @@ function uploadProblem(error) {
   return sentence(error.message);
 }
 
-// Shrink an image that is larger than the server accepts.
+// Shrink an image that is larger than the server accepts, if the browser can read it.
 async function fitting(file) {
   if (!about.limits || file.size <= about.limits.bytes) return file;
-  const image = await createImageBitmap(file), scale = Math.min(1, 2048 / Math.max(image.width, image.height));
+  const image = await createImageBitmap(file).catch(() => null);
+  if (!image) return file;
+  const scale = Math.min(1, 2048 / Math.max(image.width, image.height));
   const canvas = new OffscreenCanvas(Math.round(image.width * scale), Math.round(image.height * scale));
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return canvas.convertToBlob({type: "image/jpeg", quality: 0.92});
