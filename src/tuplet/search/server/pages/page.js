@@ -133,7 +133,8 @@ function show(milliseconds) {
 
 // Return the text of any JSON value: String() fails on {toString: 1}.
 const plain = value => typeof value === "object" ? JSON.stringify(value) : String(value);
-const pretty = text => text.replace(/^\d+\./, "").replaceAll("_", " ");
+// Remove the number before a name, as in 001.Black_footed_Albatross, but nothing of the number 1.5.
+const pretty = text => text.replace(/^\d+\.(?=\D)/, "").replaceAll("_", " ");
 const name = hit => hit.metadata.label == null ? hit.id : pretty(plain(hit.metadata.label));
 const thumbnail = id => `/api/thumbnail?id=${encodeURIComponent(id)}`;
 
