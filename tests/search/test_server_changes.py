@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ import torch
 from search.asgi_client import fetch
 from search.bad_uploads import random_image, saved
 from tuplet import models, search
+from tuplet.search import index as folder_index
 
 pytest.importorskip("fastapi", reason="serving needs fastapi")
 from tuplet.search.server import Limits, create_app, service
+from tuplet.search.server.app import app_of
 
 
 def test_additions_are_found(tmp_path, monkeypatch):
@@ -44,12 +47,12 @@ def test_every_route_shows_the_latest_state(tmp_path, monkeypatch):
     assert "tuplet_vectors 1.0\n" in fetch(app, "GET", "/metrics").text
 
 
-def serving_one_of_two(folder):
+def serving_one_of_two(folder, dims=(8, 8)):
     """Serve one of two indexes of the same images, made by two models; return the app and a query for item 3."""
     images = [random_image(seed=seed) for seed in range(5)]
-    for seed in range(2):
+    for seed, dim in enumerate(dims):
         torch.manual_seed(seed)
-        search.create(folder / f"{seed}", embedder=models.create("convnet", dim=8)).add(images, range(5))
+        search.create(folder / f"{seed}", embedder=models.create("convnet", dim=dim)).add(images, range(5))
     (folder / "0").rename(folder / "i")
     ask = {"method": "POST", "path": "/api/search/image?k=1", "content": saved(images[3], "PNG")}
     return create_app(search.open(folder / "i")), ask
@@ -67,6 +70,33 @@ def test_a_replaced_index_brings_its_own_model(tmp_path, monkeypatch, capsys):
         assert f"tuplet: {tmp_path}/i does not exist" in capsys.readouterr().err
     (tmp_path / "1").rename(tmp_path / "i")
     assert fetch(app, **ask).json()["hits"][0] == {"id": "3", "score": pytest.approx(1, abs=1e-5), "metadata": {}}
+
+
+def test_a_search_while_the_model_of_a_replaced_index_is_loaded(tmp_path, monkeypatch):
+    _, ask = serving_one_of_two(tmp_path, dims=(8, 16))
+    served = service.Service(search.open(tmp_path / "i"), Limits())
+    app = app_of(served, token=None, hosts=None)
+    shutil.rmtree(tmp_path / "i")
+    (tmp_path / "1").rename(tmp_path / "i")
+    load, loading, may_load = folder_index.load, threading.Event(), threading.Event()
+
+    def slowly(folder):
+        loading.set()
+        may_load.wait(20)
+        return load(folder)
+
+    monkeypatch.setattr(folder_index, "load", slowly)
+    monkeypatch.setattr(service, "STALE_SECONDS", 1e9)  # no other refresh than this one
+    served._refreshed -= 2e9
+    refreshing = threading.Thread(target=served._refresh)
+    refreshing.start()
+    loading.wait(20)
+    refused = fetch(app, **ask)
+    may_load.set()
+    refreshing.join()
+    assert refused.status_code == 503
+    assert refused.json()["detail"] == "another index took the place of this one; try again in a second"
+    assert fetch(app, **ask).json()["hits"][0]["score"] == pytest.approx(1, abs=1e-5)
 
 
 def test_the_model_of_a_replaced_index_goes_to_the_same_device(tmp_path):

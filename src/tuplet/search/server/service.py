@@ -59,7 +59,7 @@ class Service:
 
     def __init__(self, index: Searchable, limits: Limits, originals: bool = False) -> None:
         self.index, self.limits, self.metrics, self.originals = index, limits, Metrics(), originals
-        self.embedder = self._own_embedder()
+        self._loaded = self._load()  # the uid of the index and its model
         self.uploads = Uploads(limits)
         self._embeds: Batcher[Tensor, np.ndarray] = Batcher(self._embed, limits.batch, limits.images, "images")
         self._searches: Batcher[SearchRequest, list[Hit]] = Batcher(self._search, 64, limits.searches, "searches")
@@ -71,6 +71,11 @@ class Service:
         self._starts: dict[int, Shared[list[Hit]]] = {}  # by the number of items that are drawn
         self._refreshed, self._lock = time.monotonic(), threading.Lock()
         self._changes, self._is_lost = 0, False  # the changes of the index so far; True while it cannot be read
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The model of the index, if it has one."""
+        return self._loaded[1]
 
     def start(self) -> None:
         """Start the processes that decode images, if the index takes images."""
@@ -116,13 +121,13 @@ class Service:
     async def same_index(self) -> AsyncIterator[None]:
         """Refuse a request if another index takes the place of this one before the answer is complete."""
         await self.refresh()
-        before = self._identity()
+        before = self._loaded
         try:
             yield
         except Exception:
-            if self._identity() == before:
+            if self._is_current(before):
                 raise
-        if self._identity() != before:
+        if not self._is_current(before):
             raise RefusalError(503, "another index took the place of this one; try again in a second")
 
     async def image_vector(self, body: bytes, mirror: bool) -> np.ndarray:
@@ -254,7 +259,7 @@ class Service:
                 try:
                     if self.index.refresh() or self._is_lost:
                         self._changes += 1
-                        self.embedder = self._own_embedder()
+                        self._loaded = self._load()
                     self._is_lost = False
                 except Exception as error:  # whatever is wrong, the old model must not answer for a new index
                     print(f"tuplet: {error}", file=sys.stderr)
@@ -262,12 +267,12 @@ class Service:
             if self._is_lost:
                 raise RefusalError(503, UNREADABLE)
 
-    def _identity(self) -> tuple[str, Embedder | None]:
-        """Return what changes if another index takes the place of this one: its uid and its model."""
-        return self.index.manifest.uid, self.embedder
+    def _is_current(self, loaded: tuple[str, Embedder | None]) -> bool:
+        """Return False if another index has come, also while its model is still being loaded."""
+        return loaded == self._loaded and loaded[0] == self.index.manifest.uid
 
-    def _own_embedder(self) -> Embedder | None:
-        return self.index.embedder.eval() if self.index.has_model else None
+    def _load(self) -> tuple[str, Embedder | None]:
+        return self.index.manifest.uid, self.index.embedder.eval() if self.index.has_model else None
 
     def _embed(self, images: list[Tensor], is_wanted: IsWanted) -> list[np.ndarray]:
         assert self.embedder is not None
