@@ -98,6 +98,7 @@ def folder(tmp_path_factory):
         ((*TRAIN, "--recipe", "ranked"), "there is no recipe 'ranked'; did you mean 'ranked_list'?"),
         ((*TRAIN, "--loss-options", "bets=3"), "has no option 'bets'; did you mean 'beta'?"),
         ((*TRAIN, "--lr", "-1"), "--lr is -1.0; it must be above 0"),
+        ((*TRAIN, "--loss", "npair", "--sampler", "ngroup"), "--sampler ngroup makes others; leave --sampler out"),
         ((*TRAIN, "--weights", "nowhere.pt"), "'nowhere.pt' are neither a file nor a name"),
         ((*TRAIN, "--device", "cuda:99"), "--device is 'cuda:99', which cannot be used: "),
         ((*TRAIN, "--device", "cuda:99"), "; use cpu, or leave it out"),

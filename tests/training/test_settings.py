@@ -81,7 +81,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
         ),
         (
             {"loss": "npair", "sampler": "ngroup", "per_class": 3, "batch_size": 12},
-            "NPairLoss needs the batches of sampler='npair', and sampler='ngroup' makes others; leave sampler= out",
+            "NPairLoss needs the batches of sampler='npair', and sampler='ngroup' makes others; leave sampler out",
         ),
         (
             {"loss": "triplet", "loss_options": {"mining": "disjoint"}, "sampler": "class_balanced", "batch_size": 12},
@@ -134,7 +134,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
         (
             {"validation": 0.8, "validation_from": 0.0},
             "training needs two classes of two examples or more, and there are 1; add examples, or choose a smaller "
-            "validation=",
+            "validation",
         ),
         ({"test_share": 1.0}, "test_share is 1.0; it must be above 0 and below 1"),
         *(

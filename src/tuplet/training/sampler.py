@@ -125,7 +125,7 @@ def _refuse_unsuited_batches(loss: RowLoss, settings: Settings) -> None:
     if loss.batch not in ("classes", kind.batch) and not two_of_each:
         raise OptionError(
             f"{type(loss).__name__} needs the batches of {opt('sampler', usual_sampler(loss))}, and "
-            f"{opt('sampler', settings.sampler)} makes others; leave sampler= out"
+            f"{opt('sampler', settings.sampler)} makes others; leave {opt('sampler')} out"
         )
     if kind.needs_active and not loss.marks_active:
         raise OptionError(
@@ -149,7 +149,7 @@ def _refuse_unfilled_batches(settings: Settings, size: int, class_sizes: list[in
     """Raise an error for batches that the classes with a positive pair, of these sizes, cannot fill."""
     kind, each, classes = sampler_class(settings), class_share(settings), len(class_sizes)
     if classes < 2:
-        instead = f", or choose a smaller {opt('validation')}=" if settings.validation else ""
+        instead = f", or choose a smaller {opt('validation')}" if settings.validation else ""
         raise OptionError(
             f"training needs two classes of two examples or more, and there are {classes}; add examples{instead}"
         )
