@@ -129,7 +129,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
         ),
         (
             {"validation": 0.05, "validation_from": 0.5},
-            "validation is 0.05 and validation_from 0.5, which do not fit into 6 training classes; choose shares",
+            "validation is 0.05, which is less than one of 6 training classes; choose a larger one",
         ),
         (
             {"validation": 0.8, "validation_from": 0.0},

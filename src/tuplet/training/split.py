@@ -171,9 +171,14 @@ def _hold_out_classes(train: Dataset, settings: Settings, ordered: bool) -> tupl
         # Of the last group only as many classes as are still wanted.
         held_out = [classes[i] for group in order for i in groups[group]][:count]
     else:
+        if not count:
+            raise OptionError(
+                f"{opt('validation')} is {settings.validation}, which is less than one of {len(classes)} training "
+                "classes; choose a larger one"
+            )
         start = round(len(classes) * settings.validation_from)
         held_out = classes[start : start + count]
-        if not 0 < len(held_out) == count < len(classes):
+        if not len(held_out) == count < len(classes):
             raise OptionError(
                 f"{opt('validation')} is {settings.validation} and {opt('validation_from')} "
                 f"{settings.validation_from}, which do not fit into {len(classes)} training classes; choose shares "
