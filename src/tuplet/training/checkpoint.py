@@ -227,10 +227,10 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Embedder):
         return f"{value.config.architecture} with {sum(p.numel() for p in value.parameters()):,} parameters"
-    if callable(value) and not isinstance(value, RowLoss):
-        return _without_address(repr(value))
     if isinstance(value, RowLoss):
         return describe_module(value)
+    if callable(value):
+        return _without_address(repr(value))
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
