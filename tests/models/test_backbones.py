@@ -239,7 +239,7 @@ def test_a_name_that_is_nearly_right_gets_the_right_one(weights):
     [
         ("resnet50", {"depth": 50}, "resnet50 has no option 'depth'; choose one of strides"),
         ("convnet", {"sizes": 50}, "convnet has no option 'sizes'; did you mean 'size'?"),
-        ("efficientnet_lite0", {"depth": 1}, "efficientnet_lite0 has no option 'depth'; it has none, so leave it out"),
+        ("efficientnet_lite0", {"depth": 1}, "efficientnet_lite0 has no option 'depth'; it has none"),
         ("mlp", {}, "mlp needs its option 'features'; give features="),
         ("mlp", {"features": "ten"}, "features is 'ten' and hidden (512,); they must be a positive integer and a list"),
         (

@@ -343,5 +343,5 @@ def test_wrong_preprocessing_is_a_sentence(fields):
 
 
 def test_a_field_that_preprocessing_has_not_is_named_with_those_it_has():
-    with pytest.raises(TypeError, match=r"preprocessing has no 'sise'; did you mean 'size'"):
+    with pytest.raises(TypeError, match=r"preprocessing has no option 'sise'; did you mean 'size'"):
         models.create("resnet50", preprocessing={"sise": 160})

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuplet.errors import did_you_mean
+from tuplet.errors import did_you_mean, refuse_unknown
 from tuplet.models.backbone import Backbone, initialise
 from tuplet.models.networks.adapters import TimmModel
 from tuplet.models.networks.bn_inception import BNInception
@@ -76,9 +76,7 @@ def options_of(name: str) -> Mapping[str, inspect.Parameter]:
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise an error for an unknown option, and for a required one that is missing."""
     own = options_of(name)
-    if unknown := [option for option in options if option not in own]:
-        remedy = did_you_mean(unknown[0], own) if own else "it has none, so leave it out"
-        raise TypeError(f"{name} has no option {unknown[0]!r}; {remedy}")
+    refuse_unknown(name, options, own)
     if missing := [option for option, p in own.items() if p.default is p.empty and option not in options]:
         raise TypeError(f"{name} needs its option {missing[0]!r}; give {missing[0]}=")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import tuplet
-from tuplet.errors import did_you_mean, warn
+from tuplet.errors import refuse_unknown, warn
 from tuplet.models import storage
 from tuplet.models.architectures import ALIASES, ARCHITECTURES, FACES, build, options_of, timm_model
 from tuplet.models.backbone import Backbone, weight_dtype
@@ -94,9 +94,7 @@ def create(
     elif preprocessing is not None:
         if prepared is None:
             raise ValueError(f"{name} has no preprocessing to change; give a complete models.Preprocessing")
-        names = [field.name for field in fields(prepared)]
-        if unknown := [name for name in preprocessing if name not in names]:
-            raise TypeError(f"preprocessing has no {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
+        refuse_unknown("preprocessing", preprocessing, [field.name for field in fields(prepared)])
         prepared = replace(prepared.at(preprocessing.get("size", prepared.size)), **preprocessing)
     pooling = pooling or ("class" if backbone.class_token else "mean")
     parts = (heads, head_hidden, attention, part_weights)
