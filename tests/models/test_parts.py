@@ -23,6 +23,12 @@ def test_heads_of_several_widths_are_unit_parts_that_start_orthogonal():
     torch.testing.assert_close(weight @ weight.T, torch.eye(6), rtol=0, atol=1e-5)
 
 
+def test_levels_in_any_order_keep_the_weights_of_parts():
+    embedder = staged(dim=3, part_weights=(1, 2, 3))
+    images = random_images(2)
+    torch.testing.assert_close(embedder.select("HML")(images), embedder(images))
+
+
 def test_a_hidden_layer_is_in_the_heads_below_the_top():
     embedder = staged(head_hidden=5)
     assert [type(head) for head in embedder.heads.values()] == [nn.Sequential, nn.Sequential, nn.Linear]

@@ -164,7 +164,7 @@ class Embedder(nn.Module):
             )
         with torch.random.fork_rng(devices=[]):
             # Weights of parts are those of all levels together.
-            weights = self.config.part_weights if levels == self.config.levels else None
+            weights = self.config.part_weights if set(levels) == set(self.config.levels) else None
             part = Embedder(replace(self.config, levels=levels, part_weights=weights), self.backbone)
         part.heads = nn.ModuleDict({level: self.heads[level] for level in part.config.levels})
         if self.preprocessing is not None:
