@@ -135,7 +135,7 @@ def _download(name: str, known: Known) -> Path:
     hub = need("huggingface_hub", extra="timm", purpose=f"downloading the weights {name}")
     try:
         return Path(hub.hf_hub_download(known.hubs[0], "model.safetensors"))
-    except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError) as error:
+    except OSError as error:  # of the disk, the network or the hub
         raise FileNotFoundError(
             f"the weights {name} cannot be downloaded from https://huggingface.co/{known.hubs[0]} "
             f"({first_line(error)}); put {known.file} into a folder that TUPLET_WEIGHTS names, or give another file"

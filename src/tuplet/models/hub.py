@@ -40,11 +40,10 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     if not is_name or find_spec("huggingface_hub") is None:
         return path
     import huggingface_hub as hub
-    from huggingface_hub import errors
 
     try:
         return Path(hub.snapshot_download(str(name), allow_patterns=[CONFIG, WEIGHTS], library_name="tuplet"))
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
+    except OSError as error:  # of the disk, the network or the hub
         raise FileNotFoundError(
             f"{name} is neither a folder here nor a model of the hub that can be fetched ({first_line(error)}); "
             "check the name, or log in with `hf auth login`"
