@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from browser import Visit, needs_chromium
 from tuplet import reports
 
@@ -55,3 +57,11 @@ def test_the_chart_fits_a_phone(tmp_path):
         assert drawn[0].count("<circle") == 4
         assert ">hierarchical_triplet</text>" in drawn[0]
     assert ".for-wide { display: none; } .for-narrow { display: block; }" in page
+
+
+@pytest.mark.parametrize(("write", "command"), [(reports.write_comparison, "compare"), (reports.write_tuning, "tune")])
+def test_another_folder_is_told_which_command_writes_the_right_one(tmp_path, write, command):
+    with pytest.raises(
+        FileNotFoundError, match=rf"is no \w+: it has no \w+\.json; give the folder that tuplet {command} wrote"
+    ):
+        write(tmp_path)

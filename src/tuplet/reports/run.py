@@ -21,6 +21,9 @@ from tuplet.progress import track
 from tuplet.reports.examples import ShownExamples, as_webp, read_kept
 from tuplet.threads import map_in_threads
 
+#: What a folder with a file of this name is, and the command that writes it.
+_KINDS = {"run.json": ("run", "train"), "comparison.json": ("comparison", "compare"), "tuning.json": ("tuning", "tune")}
+
 
 @dataclass(frozen=True, eq=False)
 class RunLog:
@@ -207,14 +210,17 @@ def _contains(data: Dataset, labels: Tensor, indices: Tensor) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    if not path.is_file() and path.name == "run.json":
-        raise FileNotFoundError(f"{path.parent} is no run: it has no run.json; give the folder that tuplet train wrote")
-    if not path.is_file():
+    if path.is_file():
+        return path
+    if path.name in _KINDS:
+        kind, command = _KINDS[path.name]
         raise FileNotFoundError(
-            f"{path.parent} has no {path.name}, so it contains no complete run; finish it with: "
-            f"tuplet train DATA --out {path.parent}"
+            f"{path.parent} is no {kind}: it has no {path.name}; give the folder that tuplet {command} wrote"
         )
-    return path
+    raise FileNotFoundError(
+        f"{path.parent} has no {path.name}, so it contains no complete run; finish it with: "
+        f"tuplet train DATA --out {path.parent}"
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
