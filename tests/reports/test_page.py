@@ -121,7 +121,7 @@ def test_the_gain_over_the_start_is_shown(tmp_path):
     page = reports.write(folder).read_text()
     assert re.search(r'class="gain worse">Recall@1 before training [\d.]+ % → after [\d.]+ %: -5.0 points \(95 %', page)
     assert "before training</dt>" in page
-    assert "Best at step 40: 60.0\xa0% on the test classes, before training 25.0\xa0%." in page
+    assert "Best at step 40: 60.0\xa0% on the test split, before training 25.0\xa0%." in page
 
 
 def test_the_curve_shows_the_metric_that_selects(tmp_path):
@@ -138,7 +138,7 @@ def test_the_curve_shows_the_metric_that_selects(tmp_path):
     found.append({"event": "wise_ft", "step": 50, "share": 0.6, "recall_at_1": 0.85, "map_at_r": 0.62})
     (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
     chart = reports.write(folder).read_text().split("MAP@R while learning</h3>")[1].split("</figure>")[0]
-    assert "Best at step 50: 60.0\xa0% on the " in chart
+    assert "Best at step 50: 60.0\xa0% on the validation split" in chart
     assert "before training 50.0\xa0%. An average with the weights before training reached 62.0\xa0%" in chart
 
 

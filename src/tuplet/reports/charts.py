@@ -61,7 +61,7 @@ def selection_chart(run: RunLog) -> str:
     chosen_on = "validation" if run.settings.get("validation") else "test"
     split = run.metrics.get("chosen_on", chosen_on) if isinstance(run, FinishedRun) else chosen_on
     before = f", before training {percent(start[1])}" if start is not None else ""
-    caption = f"Best at step {best[0]:,}: {percent(best[1])} on the {split} classes{before}."
+    caption = f"Best at step {best[0]:,}: {percent(best[1])} on the {split} split{before}."
     averaged = max((each[by] for each in run.of_kind("wise_ft") if by in each), default=0.0)
     if averaged > best[1]:
         caption += f" An average with the weights before training reached {percent(averaged)} and was taken."

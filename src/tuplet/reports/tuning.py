@@ -13,7 +13,7 @@ from tuplet.reports.metrics import describe_metrics
 from tuplet.reports.run import read_json
 from tuplet.reports.svg import Area, Scale, chart, named_scale, percent, round_percent, scale
 
-_ABOUT_TABLE = "Best first. The best trials have one score for each seed; seeds draw different validation classes."
+_ABOUT_TABLE = "Best first. The best trials have one score for each seed; seeds draw different validation splits."
 
 
 def write_tuning(folder: str | os.PathLike[str], command: str = "") -> Path:
@@ -30,7 +30,7 @@ def write_tuning(folder: str | os.PathLike[str], command: str = "") -> Path:
     trials, best, source = found["trials"], found["best"], Path(found["data"]).name
     metric = metric_title(found)
     stopped = sum(trial["state"] != "complete" for trial in trials)
-    lead = f"{len(trials)} trials on {source} · {stopped} stopped early or failed · measured on validation classes"
+    lead = f"{len(trials)} trials on {source} · {stopped} stopped early or failed · measured on the validation split"
     title = f"<em>{metric} {percent(fmean(best['scores']))}</em>: {escape(gain_over_first(found))}"
     chosen = f"Trial {best['trial']}: {describe(best['options'], found['space'])}."
     about = f"{chosen} The test split was not used: this run is the first to measure it."
