@@ -47,14 +47,16 @@ def as_gallery(
     return vectors, labels
 
 
-def as_groups(groups: Any, gallery_groups: Any, queries: int, gallery: int | None) -> tuple[Tensor, Tensor] | None:
-    """Return the groups of the queries and of the gallery, or None without groups; `gallery` is its size, if any."""
+def as_groups(
+    groups: Any, gallery_groups: Any, queries: Vectors, gallery: Vectors | None
+) -> tuple[Tensor, Tensor] | None:
+    """Return the groups of the queries and of what they search: a gallery, or themselves. None without groups."""
     if groups is None and gallery_groups is None:
         return None
     if groups is None or (gallery_groups is None) != (gallery is None):
         raise ValueError("groups and gallery_groups do not fit; give both with a gallery, or groups alone without one")
-    own = as_labels(groups, queries, "groups")
-    return own, own if gallery is None else as_labels(gallery_groups, gallery, "gallery_groups")
+    own = as_labels(groups, queries.count, "groups")
+    return own, own if gallery is None else as_labels(gallery_groups, gallery.count, "gallery_groups")
 
 
 def one_of(value: str, choices: tuple[str, ...], name: str) -> str:

@@ -98,10 +98,10 @@ def ndcg_at_k(
     queries = as_vectors(embeddings, device=device)
     own = as_labels(labels, queries.count, several=True)
     members, theirs = as_gallery(gallery, gallery_labels, own, device)
-    apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
+    groups = as_groups(groups, gallery_groups, queries, members)
     at, k = queries.device, positive_integer(k, "k")
     own, theirs = (each.view(len(each), -1).to(at) for each in (own, theirs))
-    hide = None if apart is None else hide_same_group(own, theirs, apart[0].to(at), apart[1].to(at), hierarchy)
+    hide = None if groups is None else hide_same_group(own, theirs, groups[0].to(at), groups[1].to(at), hierarchy)
 
     def match(rows: Tensor, columns: Tensor) -> Tensor:
         return _shared(own[rows], theirs[columns], hierarchy)

@@ -108,8 +108,8 @@ def reranked_metrics(
     queries = as_vectors(embeddings, "embeddings", device)
     query_labels = as_labels(labels, queries.count, several=True)
     members, member_labels = as_gallery(gallery, gallery_labels, query_labels, device)
-    apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
-    of_class = ClassMembers(query_labels, member_labels, members is None, apart)
+    groups = as_groups(groups, gallery_groups, queries, members)
+    of_class = ClassMembers(query_labels, member_labels, members is None, groups)
     # Members that share label and group are left out of a list, so as many more are found.
     found = rerank(queries, members, max(DEPTH, max(names) + int(of_class.size.max())), metric=metric, device=device)
     recalls, precisions = torch.zeros(len(names)).double(), torch.zeros(queries.count).double()

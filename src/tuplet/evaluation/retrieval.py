@@ -165,13 +165,13 @@ def per_query(
     depth = None if {"mean_average_precision", "mean_reciprocal_rank"} & set(metrics) else max(ks, default=1)
     values = {name: torch.zeros(queries.count, dtype=torch.float64, device="cpu") for name in metrics}
     num_positives = torch.zeros(queries.count, dtype=torch.int64, device="cpu")
-    apart = as_groups(groups, gallery_groups, queries.count, None if members is None else members.count)
-    for block in rank_positives(queries, query_labels, members, member_labels, metric, nearest_only, depth, apart):
+    groups = as_groups(groups, gallery_groups, queries, members)
+    for block in rank_positives(queries, query_labels, members, member_labels, metric, nearest_only, depth, groups):
         rows = block.queries.cpu()
         num_positives[rows] = block.num_positives.cpu()
-        groups = _TiedGroups(block, ties)
+        tied = _TiedGroups(block, ties)
         for name in metrics:
-            values[name][rows] = groups.measure(name).cpu()
+            values[name][rows] = tied.measure(name).cpu()
     return values, num_positives
 
 
