@@ -49,6 +49,17 @@ def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_images_of_training_are_needed_for_int8_alone(run, tmp_path):
+    rows = [f"photos/{name}/{i}.png,{name},test" for name in ("ant", "bee") for i in range(6)]
+    (run / "tested.csv").write_text("\n".join(["path,label,split", *rows]))
+    words = ("export", "run", "tested.csv", "--format", "torch_export", "--out", tmp_path / "m.pt2")
+    done = typed(*words, cwd=run)
+    assert done.exit_code == 0, done.output
+    assert "Recall@1 on 12 images" in done.stdout
+    done = typed(*words, "--precision", "int8", cwd=run)
+    assert "there is no split 'train' here" in done.stderr
+
+
 def test_images_that_cannot_be_read_are_not_needed(run, tmp_path):
     draw_folder(tmp_path / "cut", ("ant", "bee", "cat", "dog"), each=6)
     (tmp_path / "cut/dog/2.png").write_bytes(b"cut")

@@ -45,13 +45,16 @@ def export(
     from tuplet import evaluation, models
     from tuplet.cli.runs import load_image_embedder, open_data
     from tuplet.models.export import ENDINGS
+    from tuplet.training.evaluate import choose_examples
 
     embedder = load_image_embedder(model, "cpu")
     assert embedder.preprocessing is not None
-    train, test = open_data(model, data, "export").split()
+    opened = open_data(model, data, "export")
     out = out or (model if model.is_dir() else Path()) / f"{precision}{ENDINGS[format]}"
-    calibration = _some(train, images, embedder.preprocessing)[0] if precision == "int8" else None
-    pixels, labels = _some(test, images, embedder.preprocessing)
+    calibration = None
+    if precision == "int8":
+        calibration, _ = _some(choose_examples(opened, "train"), images, embedder.preprocessing)
+    pixels, labels = _some(choose_examples(opened, "test"), images, embedder.preprocessing)
     with explain_write_errors(out), TemporaryDirectory(dir=_made(out.parent)) as folder:
         written = Path(folder, out.name)
         models.export_model(embedder, written, format, precision, calibration)
