@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -91,6 +91,15 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(OptionWarning(message), stacklevel=level)
+
+
+def first_of(names: Sequence[Any], most: int) -> str:
+    """Return the first names of a list, in words.
+
+    >>> first_of(["ant", "bee", "cat"], 2)
+    'ant, bee, …'
+    """
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

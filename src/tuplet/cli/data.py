@@ -13,14 +13,14 @@ import typer
 from tuplet.cli.arguments import Boxes, Columns, Data, Pattern, open_options
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.tables import print_table
-from tuplet.errors import OptionError
+from tuplet.errors import OptionError, first_of
 from tuplet.progress import track
 
 if TYPE_CHECKING:
     from tuplet.data import Dataset
 
-#: The number of unreadable files that are named; the others are only counted.
-_NAMED = 20
+#: The number of unreadable files that are named, each in a line, and of names in a line; others are only counted.
+_NAMED, _LISTED = 20, 8
 #: The smallest side to which a JPEG is decoded: as in training, and several times as fast as full size.
 _DECODED = 512
 
@@ -68,16 +68,11 @@ def _counts(part: "Dataset") -> list[str]:
 
 def _print_classes(data: "Dataset") -> None:
     sizes = [(data.class_names[label], size) for label, size in data.class_sizes().items()]
-    print(f"\nclasses: {_listed([f'{name} ({size:,})' for name, size in sizes])}")
+    print(f"\nclasses: {first_of([f'{name} ({size:,})' for name, size in sizes], _LISTED)}")
     single = [name for name, size in sizes if size == 1]
     if single:
         problem = "classes with a single example, which has no positive and cannot be trained on"
-        print(f"{problem}: {len(single):,} ({_listed(single)})")
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the first names of a list, in words."""
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        print(f"{problem}: {len(single):,} ({first_of(single, _LISTED)})")
 
 
 def _print_columns(data: "Dataset") -> None:
@@ -104,9 +99,8 @@ def _print_columns(data: "Dataset") -> None:
     for name, values in data.metadata.items():
         given = [value for value in values if value is not None]
         different = list(dict.fromkeys(map(str, given)))
-        some = ", ".join(different[:5]) + (", …" if len(different) > 5 else "")
         missing = f", {len(values) - len(given):,} empty" if len(given) < len(values) else ""
-        print(f"metadata {name}: {len(different):,} values{missing}: {some}")
+        print(f"metadata {name}: {len(different):,} values{missing}: {first_of(different, 5)}")
 
 
 def _print_training_problems(data: "Dataset") -> None:
@@ -131,7 +125,7 @@ def _print_other_files(folder: str) -> None:
 
     files = Files.of(folder)
     if files.images and (empty := _folders_without(files.images, folder)):
-        print(f"folders without images: {len(empty):,} ({_listed(empty)})")
+        print(f"folders without images: {len(empty):,} ({first_of(empty, _LISTED)})")
     others = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
     endings = Counter(Path(name).suffix.lower() or "without one" for name in others)
     if endings:

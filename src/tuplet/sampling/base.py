@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from tuplet.errors import at_least, refuse_unknown, warn
+from tuplet.errors import at_least, first_of, refuse_unknown, warn
 from tuplet.labels import label_array
 from tuplet.sampling.class_tree import ClassTree
 
@@ -74,8 +74,7 @@ class ClassSampler(Sampler[list[int]]):
                 f"{name} needs a class with two examples, but none of the {len(values)} classes has two; add examples"
             )
         if self.left_out:
-            named = ", ".join(map(str, self.left_out[:20])) + (", …" if len(self.left_out) > 20 else "")
-            warn(f"{name} leaves out {len(self.left_out)} classes of one example: {named}")
+            warn(f"{name} leaves out {len(self.left_out)} classes of one example: {first_of(self.left_out, 20)}")
         at_least(1, batches=1 if batches is None else batches)
         at_least(0, seed=seed)
         if (rank is None) != (world_size is None):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tuplet.data import Dataset
-from tuplet.errors import OptionError, OptionWarning, did_you_mean, opt, refuse_unknown, warn
+from tuplet.errors import OptionError, OptionWarning, did_you_mean, first_of, opt, refuse_unknown, warn
 from tuplet.losses import RowLoss
 from tuplet.sampling import SAMPLERS, ClassBalancedSampler, ClassSampler
 from tuplet.sampling.base import BatchKind
@@ -182,5 +182,4 @@ def warn_of_small_classes(data: Dataset, settings: Settings) -> None:
         (few, f"fewer than {each} examples, and {instead}"),
     ):
         if named:
-            listed = ", ".join(named[:10]) + (", …" if len(named) > 10 else "")
-            warn(f"{len(named)} of {len(sizes)} training classes have {what}: {listed}")
+            warn(f"{len(named)} of {len(sizes)} training classes have {what}: {first_of(named, 10)}")

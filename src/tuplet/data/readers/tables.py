@@ -19,7 +19,7 @@ from tuplet.data.files import Cell, Files, Location
 from tuplet.data.readers.columns import ROLES, Table, dataset_of
 from tuplet.data.readers.folders import split_in
 from tuplet.data.readers.pairs import is_pairs, read_pairs_table
-from tuplet.errors import OptionError, opt, warn
+from tuplet.errors import OptionError, first_of, opt, warn
 
 TABLE_ENDINGS = (".csv", ".parquet", ".arrow")
 
@@ -76,7 +76,7 @@ def read_table(
 def _no_column(table: Table, given: Mapping[str, str] | None, *names: str) -> OptionError:
     """Return the error about columns that are missing, with the first columns that may be meant."""
     others = [column for column in table.columns if column not in (*ROLES, *table.roles.values())]
-    listed = ", ".join([*table.columns][:20]) + (", …" if len(table.columns) > 20 else "")
+    listed = first_of(list(table.columns), 20)
     columns = opt("columns", {**(given or {}), **dict(zip(names, others, strict=False))})
     remedy = f"rename one, or give {columns}" if others else "add it"
     return OptionError(f"{table.source} has no column {names[0]!r}; its columns are {listed}: {remedy}")
