@@ -157,6 +157,11 @@ def test_queries_look_into_a_gallery_where_the_data_have_one(tmp_path):
     assert run.metrics["recall_at_1"] == expected
 
 
+def test_training_examples_are_measured_without_test_examples():
+    source = data.from_features(torch.eye(8), torch.arange(8) // 2, splits=["train"] * 6 + ["val"] * 2)
+    assert tuplet.evaluate(models.create("mlp", features=8, dim=2), source, on="train")["queries"] == 6
+
+
 def test_evaluate_takes_a_folder_and_refuses_an_unknown_split(tmp_path):
     data = vectors()
     embedder = models.create("mlp", features=data.features.shape[1], dim=4)

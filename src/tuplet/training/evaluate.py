@@ -83,12 +83,14 @@ def evaluate(
 
 
 def choose_examples(data: Dataset, on: Literal["test", "train", "all"]) -> Dataset:
-    """Return the examples of a split; test examples alone, as in LFW, need no training examples beside them."""
+    """Return the examples of a split; neither test examples, as in LFW, nor training examples need the others."""
     if on not in ("test", "train", "all"):
         raise OptionError(f"{opt('on')} is {on!r}", "use test, train or all")
     if on == "all":
         return replace(data, splits=None)
-    return data.test_part() if on == "test" and data.splits is not None else data.split()[on == "test"]
+    if data.splits is None:
+        return data.split()[on == "test"]
+    return data.test_part() if on == "test" else data.part("train")
 
 
 def measure(
