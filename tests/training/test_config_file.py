@@ -69,5 +69,6 @@ def test_schema_knows_every_option():
     schema = config_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert {option.name for option in describe_options()} <= {*schema["properties"]}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"steps": "many"}, schema)
+    for wrong in ({"steps": "many"}, {"transform": {"size": 3}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)

@@ -151,7 +151,7 @@ def parse_value(option: "Option", text: str) -> Any:
                 continue
     if str in choices:
         return text
-    if any(get_origin(choice) is not None for choice in choices):
+    if any(get_origin(choice) is Mapping for choice in choices):
         return parse_mapping(option, text)
     raise typer.BadParameter(f"{flag(option.name)} is {text!r}; it must be {_metavar(choices)}: {_help(option)}")
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -85,6 +85,6 @@ def _schema(option: Option) -> dict[str, Any]:
     for kind in option.alternatives:
         if kind in names:
             found.append({"type": names[kind]})
-        elif get_origin(kind) is not None:  # not a Python object, which cannot be written in a file
+        elif get_origin(kind) is Mapping:  # all others are Python objects, which no file holds
             found.append({"type": "object"})
     return found[0] if len(found) == 1 else {"anyOf": found}
