@@ -141,7 +141,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "options.md"
             ({name: value}, f"{name} is {value!r}, which is for images, and the data are feature vectors; leave it out")
             for name, value in (
                 *(("size", 32), ("resize", 32), ("resize_mode", "square"), ("stored_size", 32)),
-                *(("augment", {"mirror": 0.5}), ("flip_test", True)),
+                *(("augment", {"mirror": 0.5}), ("transform", "PIL.ImageOps:mirror"), ("flip_test", True)),
             )
         ),
         ({"device": "meta"}, "device is 'meta', unsupported in training; use cpu, cuda or cuda:1"),

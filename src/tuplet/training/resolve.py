@@ -32,7 +32,7 @@ _DESCRIBES = {
 #: Options that an `Embedder` object has already fixed.
 _FIXED_BY_EMBEDDER = ("weights", "model_options", *OF_EMBEDDER, *OF_PREPROCESSING)
 #: Options for images only.
-_FOR_IMAGES = (*OF_PREPROCESSING, "augment", "stored_size", "flip_test")
+_FOR_IMAGES = (*OF_PREPROCESSING, "augment", "transform", "stored_size", "flip_test")
 #: Options for which None means "not given".
 _NEVER_NONE = ("loss", "model", "steps", "seed")
 #: Training images below which pretrained weights are changed only a little.
