@@ -8,6 +8,8 @@ from tuplet import data, losses, models, training
 from tuplet.cli.flags import flag_spelling
 from tuplet.cli.train import train
 from tuplet.errors import spell
+from tuplet.training.distributed import join_processes
+from tuplet.training.plan import try_plan
 from tuplet.training.resolve import describe_choices, resolve_settings
 
 LITE = {"model": "efficientnet_lite0", "weights": "efficientnet_lite0_imagenet"}
@@ -82,3 +84,8 @@ def test_what_is_given_takes_precedence():
     assert resolve_settings(None, {"transform": "own:augment"}, many(600)).augment == {}
     assert resolve_settings("demo", {}, many(600)).dim == 64
     assert resolve_settings(None, {"dim": 5}, vectors()) == training.Settings(model="mlp", weights=None, dim=5)
+
+
+@pytest.mark.parametrize("recipe", training.RECIPES)
+def test_every_recipe_can_be_trained_on_feature_vectors(recipe):
+    try_plan(vectors(classes=400, each=8), recipe, {}, join_processes("cpu"))

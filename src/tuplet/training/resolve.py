@@ -33,6 +33,8 @@ _DESCRIBES = {
 _FIXED_BY_EMBEDDER = ("weights", "model_options", *OF_EMBEDDER, *OF_PREPROCESSING)
 #: Options for images only.
 _FOR_IMAGES = (*OF_PREPROCESSING, "augment", "transform", "stored_size", "flip_test")
+#: Options of the layers of a backbone, for which a recipe's values are dropped where the data are feature vectors.
+_OF_LAYERS = ("levels", "model_options", "pooling", "freeze_to", "lora", "lora_layers")
 #: Options for which None means "not given".
 _NEVER_NONE = ("loss", "model", "steps", "seed")
 #: Training images below which pretrained weights are changed only a little.
@@ -74,8 +76,7 @@ def resolve_settings(recipe: str | None, given: Mapping[str, Any], data: Dataset
                     "leave it out",
                 )
         given.setdefault("model", "mlp")
-        options.pop("levels", None)
-        options.pop("model_options", None)
+        options = {name: value for name, value in options.items() if name not in _OF_LAYERS}
     for name, describing in _DESCRIBES.items():
         if name in given and given[name] != options.get(name):
             # Parts are those of any network.
