@@ -262,7 +262,7 @@ def _boxes(table: Table) -> Tensor | None:
 def _typed(texts: Sequence[str | None]) -> list[Any]:
     """Return a column of text as integers or numbers where all of it is written so.
 
-    A number that would be written otherwise, such as 007, stays text.
+    One with leading zeros, such as 007, stays text.
 
     >>> _typed(["1", None, "30"]), _typed(["1.5", "2"]), _typed(["007", "8"])
     ([1, None, 30], [1.5, 2.0], ['007', '8'])
