@@ -43,6 +43,12 @@ def test_a_batchnorm_learns_like_the_convolution_below_it(name, layers):
         assert rates == [*(0.5**i for i in reversed(range(layers))), 1.0]  # the last is the head's
 
 
+def test_layers_that_are_not_known_cannot_learn_slower():
+    made = models.create(nn.Linear(4, 3), dim=2, example=torch.zeros(1, 4))
+    with pytest.raises(ValueError, match=r"layer_lr_decay is 0\.5, and the layers of own module are not known; leave"):
+        models.param_groups(made, lr=1.0, layer_lr_decay=0.5)
+
+
 @pytest.mark.parametrize(("end", "blocks"), [("L", 2), ("M", 3), (1, 1), (4, 4)])
 def test_blocks_are_frozen_by_level_or_number(end, blocks):
     made = embedder().freeze_to(end).train()

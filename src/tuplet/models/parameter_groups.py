@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from tuplet.errors import OptionError, opt
 from tuplet.models.embedder import Embedder
 
 
@@ -28,6 +29,9 @@ def param_groups(
         Groups with a `name`: "backbone" or "heads", with "/flat" for parameters that do not decay. Where layers learn
         at rates of their own, "backbone/0" is the lowest.
 
+    Raises:
+        OptionError: the layers of the backbone are not known, which `layer_lr_decay` needs.
+
     >>> from tuplet import models
     >>> [(g["name"], g["lr"]) for g in param_groups(models.create("convnet", dim=2), lr=0.1, head_lr_scale=10)]
     [('backbone', 0.1), ('backbone/flat', 0.1), ('heads', 1.0), ('heads/flat', 1.0)]
@@ -37,6 +41,12 @@ def param_groups(
     parts = [("backbone", lr, known)]
     if layer_lr_decay != 1:
         layers = [layer for _, layer in embedder.backbone.layer_groups()]
+        if not layers:
+            name = embedder.config.architecture
+            raise OptionError(
+                f"{opt('layer_lr_decay')} is {layer_lr_decay}, and the layers of {name} are not known",
+                "leave it out, or give a models.Backbone with `stages`",
+            )
         layers = [layer for layer in layers if any(parameter.requires_grad for parameter in layer)]
         parts = [
             (f"backbone/{i}", lr * layer_lr_decay ** (len(layers) - 1 - i), layer) for i, layer in enumerate(layers)
