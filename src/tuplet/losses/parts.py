@@ -247,6 +247,7 @@ class BIERLoss(PartsLoss):
         total = view.queries.new_zeros((), dtype=view.dtype)
         for (small, large), regressor in zip(combinations(g, 2), self.regressors, strict=True):
             layers = list(regressor.parameters())
+            # No similarity is needed, but the engine keeps autocast out of the backward pass too.
             found = replace(view, queries=parts[0]).sum(_found, own=(small, large), shared=layers)
             total = total - self.diversity * found / small.numel()
             w1, b1, w2, b2 = (view.learned(parameter).to(view.dtype) for parameter in layers)
