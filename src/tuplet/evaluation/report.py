@@ -44,11 +44,11 @@ def evaluate(
         ks: the values of K for Recall@K.
         metric: "euclidean", "cosine" or "dot".
         ties: "pessimistic", "optimistic" or "expected": where a negative stands that ties with a positive.
-        device: where to compute, by default where the embeddings are.
         runs: the number of runs of k-means on the queries, Euclidean for metric="dot"; 0 for none. Examples with
             several labels each are not clustered.
         bootstrap: the number of resamples of the queries for confidence intervals; 0 for none.
         seed: the seed of k-means, of verification and of the resamples.
+        device: where to compute, by default where the embeddings are.
 
     Returns:
         `recall_at_1` …, `mean_average_precision`, `map_at_r`, `r_precision` and `mean_reciprocal_rank`; `nmi`, `f1` and

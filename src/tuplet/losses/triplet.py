@@ -208,9 +208,9 @@ class SmoothTripletLoss(ScaledLoss):
 
     Args:
         scale: a factor of the dot products.
+        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
         hinge: take [x_a·x_n − x_a·x_p]₊ instead, of which the smooth form is an upper bound (equation 5). That paper
             assumes unit vectors there, on which it is half of `TripletLoss(margin=0)`; it has no margin.
-        max_per_class: the size of the largest class; if given, no synchronisation with the device is needed.
 
     Inputs: vectors of free length, or unit vectors with a `scale`; batches with several examples of each class.
 
