@@ -19,9 +19,7 @@ from tuplet.data.arrow import read_cell
 from tuplet.images.decode import open_file
 
 #: The endings of image files; files with others are ignored.
-IMAGE_ENDINGS = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".bmp", ".gif", ".tif", ".tiff"),
-)
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
