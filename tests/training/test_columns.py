@@ -1,6 +1,7 @@
 """From a table to the report: groups, levels, several labels, pairs and metadata, without Python."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_groups_levels_and_metadata_reach_evaluation_report_and_index(folder):
 
 def test_several_labels_train_and_are_measured(folder):
     shown = done(folder, "data", "several.csv", "--no-check")
+    assert re.search("all +64 +10 +8 +8 +32\n", shown)  # of every label, not of the first alone
     assert "labels: 2.0 for each example on average" in shown
     output = done(folder, "train", "several.csv", "--out", "several", "--loss", "raw", *SMALL)
     assert "nDCG@10" in output

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from statistics import median_low
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,8 +63,8 @@ def data(
 
 def _counts(part: "Dataset") -> list[str]:
     """Return the numbers of examples and classes, and the smallest, median and largest class size."""
-    sizes = part.labels.unique(return_counts=True)[1]
-    return [f"{int(n):,}" for n in (len(part), len(sizes), sizes.min(), sizes.median(), sizes.max())]
+    sizes = part.class_sizes().values()
+    return [f"{n:,}" for n in (len(part), len(sizes), min(sizes), median_low(sizes), max(sizes))]
 
 
 def _print_classes(data: "Dataset") -> None:
