@@ -126,6 +126,11 @@ def test_a_search_that_hides_all_but_one_gives_that_one_first():
     assert (found.scores[:, 1:] == -torch.inf).all()
 
 
+def test_classes_of_one_group_have_no_positives():
+    with pytest.raises(ValueError, match=r"none of the 4 queries shares its label .*with groups: of another group"):
+        evaluation.map_at_r(torch.randn(4, 2), [0, 0, 1, 1], groups=[5, 5, 6, 6])
+
+
 def test_groups_and_labels_that_do_not_fit_get_one_sentence():
     x = torch.eye(3)
     with pytest.raises(ValueError, match="groups and gallery_groups do not fit; give both"):

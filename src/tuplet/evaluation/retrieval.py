@@ -253,7 +253,8 @@ def mean_where_defined(values: Tensor, num_positives: Tensor, name: str) -> floa
     if not bool((num_positives > 0).any()):
         raise ValueError(
             f"{name} needs a query with a positive, but none of the {len(num_positives)} queries shares its label with "
-            "a member of the gallery other than itself; give classes of two or more, or a gallery of their classes"
+            "a member of the gallery other than itself (with groups: of another group); give classes of two or more, "
+            "or a gallery of their classes"
         )
     return values[num_positives > 0].mean().item()
 
