@@ -126,9 +126,23 @@ def test_a_linear_layer_starts_from_the_vectors_and_is_averaged_with_them(tmp_pa
     assert run.metrics["gain"]["interval"][0] > 0
     tried = events(tmp_path, "wise_ft")
     assert [event["share"] for event in tried] == list(AVERAGES)
+    cosines = [event["mean_cosine"] for event in (events(tmp_path, "evaluation")[0], *tried)]
+    assert len({*cosines}) == len(AVERAGES) + 1  # from the vectors towards the result
     scores = [event["map_at_r"] for event in events(tmp_path) if event["event"] in ("evaluation", "wise_ft")]
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]
     assert saved["best_score"] == max(scores)
+
+
+def test_an_average_that_is_best_is_kept_and_the_final_model_has_its_share(tmp_path):
+    """Steps are so large that weights between the first and the last ones are better than the last."""
+    source = vectors(classes=24, each=8, dim=20)
+    options = {"lr": 0.1, "steps": 4, "evaluate_every": 4, "validation": 0.4, "keep_start": False}
+    run = training.train(source, tmp_path, final=True, **options)
+    share = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["best_average"]
+    assert run.metrics["average_with_start"] == pytest.approx(1 - share)
+    for folder in (tmp_path, tmp_path / "final"):
+        last, best = (models.load(folder / name).heads["H"].weight for name in ("last", "best"))
+        torch.testing.assert_close(best, torch.lerp(torch.eye(20), last, share))
 
 
 def test_an_average_has_the_weights_between(tmp_path):

@@ -86,13 +86,20 @@ def _create(name: str, settings: Settings, loss: RowLoss, data: Dataset) -> Embe
         own["normalize"] = usual_normalize(loss)
     given = {option: getattr(settings, option) for option in OF_PREPROCESSING if getattr(settings, option) is not None}
     embedder = models.create(name, weights=settings.weights, preprocessing=given or None, **own, **options)
-    if name == "mlp" and not options.get("hidden", True) and settings.dim == options["features"]:
-        # One square layer starts from the vectors themselves, as metric learning of a linear map does.
+    if _is_square_layer(embedder):
+        # It starts from the vectors themselves, as metric learning of a linear map does.
         head = embedder.heads["H"]
         assert isinstance(head, nn.Linear)
         nn.init.eye_(head.weight)
         nn.init.zeros_(head.bias)
     return embedder
+
+
+def _is_square_layer(embedder: Embedder) -> bool:
+    """Return whether an embedder is one linear layer from vectors to vectors of the same length."""
+    config = embedder.config
+    is_layer = config.architecture == "mlp" and not config.options.get("hidden", True)
+    return is_layer and config.dim == config.options["features"]
 
 
 def check_kind_of_data(model: str, data: Dataset, takes_images: bool) -> None:
@@ -183,9 +190,12 @@ def make_start(embedder: Embedder, settings: Settings, data: Dataset) -> Start:
     if isinstance(settings.model, Embedder):
         start, about = copy.deepcopy(embedder), "the given model"
     elif data.features is not None:
-        width = data.features.shape[1]
-        start = models.create("mlp", features=width, hidden=[], dim=None, normalize=config.normalize)
         about = "the feature vectors"
+        if _is_square_layer(embedder) and not config.layer_norm:
+            start = copy.deepcopy(embedder)  # the identity, so that weights can be averaged with it
+        else:
+            width = data.features.shape[1]
+            start = models.create("mlp", features=width, hidden=[], dim=None, normalize=config.normalize)
     elif settings.weights is None:
         start, about = copy.deepcopy(embedder), f"{config.architecture} with random weights"
     else:
