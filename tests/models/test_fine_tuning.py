@@ -43,6 +43,13 @@ def test_a_batchnorm_learns_like_the_convolution_below_it(name, layers):
         assert rates == [*(0.5**i for i in reversed(range(layers))), 1.0]  # the last is the head's
 
 
+@pytest.mark.parametrize(("name", "options"), [("mlp", {"features": 4, "hidden": [5, 6]}), ("convnet", {})])
+def test_layers_of_small_networks_learn_slower_than_the_ones_above(name, options):
+    groups = models.param_groups(models.create(name, dim=2, **options), lr=1.0, layer_lr_decay=0.5)
+    rates = [group["lr"] for group in groups if "/flat" not in group["name"]]
+    assert rates == [0.5, 1.0, 1.0]  # the last is the head's
+
+
 def test_layers_that_are_not_known_cannot_learn_slower():
     made = models.create(nn.Linear(4, 3), dim=2, example=torch.zeros(1, 4))
     with pytest.raises(ValueError, match=r"layer_lr_decay is 0\.5, and the layers of own module are not known; leave"):

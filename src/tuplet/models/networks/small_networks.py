@@ -40,8 +40,9 @@ class ConvNet(Backbone):
         self.channels = {"H": 64 * (size // 4) ** 2}
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """One stage, one level."""
-        return [("H", self.layers)]
+        """Return the layers in order."""
+        *lower, top = self.layers
+        return [*(("", layer) for layer in lower), ("H", top)]
 
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """Return the last map as a vector; raise ValueError for images of another size."""
@@ -106,8 +107,9 @@ class MLP(Backbone):
         self.channels = {"H": widths[-1]}
 
     def stages(self) -> list[tuple[str, nn.Module]]:
-        """One stage, one level."""
-        return [("H", self.layers)]
+        """Return the layers in order; without any the vectors stay as they are."""
+        *lower, top = self.layers or [self.layers]
+        return [*(("", layer) for layer in lower), ("H", top)]
 
     def forward(self, images: Tensor, levels: str = "H") -> dict[str, Tensor]:
         """Return the output of the last layer; raise ValueError for vectors of another length."""
