@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ CROP = CentreCrop(48, 64, "shorter")
 
 @pytest.fixture
 def pool():
-    pool = DecodingPool(1, pixels=20_000_000, seconds=5, memory=2**30)
+    pool = DecodingPool(1, pixels=20_000_000, seconds=60, memory=2**30)
     yield pool
     pool.close()
 
@@ -82,13 +83,21 @@ def test_windows_decodes_in_its_own_process(monkeypatch):
 def test_a_process_ends_at_its_deadline_and_is_started_again():
     pool = DecodingPool(1, pixels=50_000_000, seconds=0.1, memory=2**30)
     slow, good = crafted.jpeg_of_scans(90, side=6000), saved(photo(), "PNG")
-    pool.decode(good, CROP)
+
+    def decode_good():
+        """Decode it in one of many calls: on a busy machine the deadline may end a small image too."""
+        for _ in range(50):
+            with suppress(RefusedImageError):
+                return pool.decode(good, CROP)
+        return pytest.fail("no process decodes it")
+
+    decode_good()
     for _ in range(2):
         before = worker(pool).pid
         with pytest.raises(RefusedImageError, match=r"it takes over 0\.1 s to decode") as caught:
             pool.decode(slow, CROP)
         assert caught.value.kind == "slow"
-        pool.decode(good, CROP)
+        decode_good()
         assert worker(pool).pid != before
     pool.close()
 
@@ -100,10 +109,14 @@ def test_a_process_that_crashed_is_started_again(pool):
         worker(pool).send_signal(stop)
         worker(pool).wait()
         pool.decode(good, CROP)
-    slow = crafted.jpeg_of_scans(90, side=4000)
-    threading.Timer(0.1, lambda: worker(pool).send_signal(signal.SIGSEGV)).start()
+    process = worker(pool)
+    answers = process.stdout
+    process.stdout = Mock(wraps=answers)
+    process.stdout.readline = lambda: (process.send_signal(signal.SIGSEGV), answers.readline())[1]
+    fcntl.lockf(pool._lock, fcntl.LOCK_EX)  # so that it has not answered before the signal
     with pytest.raises(RefusedImageError, match="the decoder failed"):
-        pool.decode(slow, CROP)
+        pool.decode(good, CROP)
+    fcntl.lockf(pool._lock, fcntl.LOCK_UN)
     pool.decode(good, CROP)
 
 
@@ -118,7 +131,7 @@ def test_a_pool_that_nobody_closes_leaves_nothing_behind():
 
 
 def test_large_images_are_decoded_alone():
-    pool = DecodingPool(2, pixels=10**6, seconds=5, memory=10**6)
+    pool = DecodingPool(2, pixels=10**6, seconds=60, memory=10**6)
     small, large = saved(photo((100, 100)), "PNG"), saved(photo((280, 250)), "PNG")
     for content in (small, large):
         pool.decode(content, CROP)
@@ -128,10 +141,10 @@ def test_large_images_are_decoded_alone():
         time.sleep(0.2)
         assert not any(each.done() for each in waiting)
         fcntl.lockf(pool._lock, fcntl.LOCK_SH)  # as one with a small image does
-        waiting[0].result(10)
+        waiting[0].result(60)
         assert not waiting[1].done()
         fcntl.lockf(pool._lock, fcntl.LOCK_UN)
-        waiting[1].result(10)
+        waiting[1].result(60)
     with pytest.raises(RefusedImageError, match="it takes 1 MiB of memory to decode, over 1"):
         pool.decode(saved(photo((400, 400)), "PNG"), CROP)
     pool.close()
@@ -162,7 +175,7 @@ def test_processes_end_with_their_parent(tmp_path):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         time.sleep(0.5)
         parent.kill()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
@@ -170,12 +183,11 @@ def test_processes_end_with_their_parent(tmp_path):
 
 def test_closing_ends_what_is_being_decoded(pool):
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(pool.decode, crafted.jpeg_of_scans(90, side=4000), CROP)
+        fcntl.lockf(pool._lock, fcntl.LOCK_EX)  # so that decoding would never end
+        running = threads.submit(pool.decode, saved(photo(), "PNG"), CROP)
         while worker(pool) is None:
             time.sleep(0.01)
-        begun = time.monotonic()
         pool.close()
         with pytest.raises(RefusedImageError, match="the decoder failed"):
-            running.result()
-        assert time.monotonic() - begun < 2
+            running.result(60)
     assert worker(pool).poll() is not None
