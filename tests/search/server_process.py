@@ -1,11 +1,14 @@
 """Run the server in its own process, as users do, or in a thread, which starts sooner."""
 
+import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx
 from PIL import Image, ImageDraw
@@ -18,11 +21,11 @@ import resource, sys, torch
 torch.set_num_threads(1)
 from tuplet import search
 from tuplet.search.server import Limits, serve
-if int(sys.argv[4]):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[4]),) * 2)
+if int(sys.argv[3]):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
 index = search.open(sys.argv[1])
-exec(sys.argv[6])
-serve(index, port=int(sys.argv[2]), token=sys.argv[3] or None, limits=Limits(seconds=float(sys.argv[5])))
+exec(sys.argv[5])
+serve(index, port=0, token=sys.argv[2] or None, limits=Limits(seconds=float(sys.argv[4])))
 """
 
 
@@ -33,32 +36,30 @@ def draw_image(label, number):
 
 
 @contextmanager
-def server(folder, token="", files=0, seconds=10.0, prepare="", log=subprocess.PIPE):
+def server(folder, token="", files=0, seconds=60.0, prepare="", log=None):
     """Start a server; yield its address and process; stop it afterwards.
 
-    `files` is how many files it may open, `seconds` its limit of time, and `prepare` code that may change its `index`.
+    `files` is how many files it may open, `seconds` its limit of time, `prepare` code that may change its `index`, and
+    `log` the file for what it prints.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(port), token, str(files), str(seconds), prepare]
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None, process.stdout and process.stdout.read()
-            try:
-                httpx.get(f"{address}/health")
-                break
-            except httpx.ConnectError:
-                time.sleep(0.1)
-        yield address, process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(30)
-        if process.stdout:
-            process.stdout.close()
+    command = [sys.executable, "-c", SCRIPT, str(folder), token, str(files), str(seconds), prepare]
+    with tempfile.TemporaryFile() if log is None else nullcontext(log) as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+        def printed():
+            return os.pread(log.fileno(), 10_000, 0).decode()
+
+        try:
+            # The system chooses the port: one that was free a moment ago may be another process's now.
+            while (found := re.search(r"vectors at (http://\S+) ", printed())) is None:
+                assert process.poll() is None, printed()
+                time.sleep(0.05)
+            httpx.get(f"{found[1]}/health", timeout=60)
+            yield found[1], process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
 
 
 @contextmanager

@@ -58,30 +58,32 @@ async def crowd(address, clients, seconds, start=HEADERS, piece=b"X-Drip: 1\r\n"
 
 
 @contextmanager
-def crowd_process(address, clients, seconds, start=HEADERS):
-    """Run a crowd in a process of its own, so that it does not slow down who measures."""
-    process = subprocess.Popen([sys.executable, __file__, address, str(clients), str(seconds), start.decode()])
+def crowd_process(address, clients, start=HEADERS):
+    """Run a crowd in a process of its own, so that it does not slow down who measures; go on once it has begun."""
+    command = [sys.executable, __file__, address, str(clients), start.decode()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        yield process
+        assert process.stdout.readline() == "begun\n"
+        yield
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def latency(address, path="/health"):
     """Return the status line and the seconds of one request over a new connection."""
     parts, begun = urlsplit(address), time.monotonic()
-    with socket.create_connection((parts.hostname, parts.port), timeout=30) as client:
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = client.makefile("rb").read()
     return answer.partition(b"\r\n")[0].decode(), time.monotonic() - begun
 
 
-def latencies_among(address, clients, seconds, start=HEADERS):
-    """Ask for /health every 0.1 s while so many clients drip; return the answers."""
+def latencies_among(address, clients, count, start=HEADERS):
+    """Ask so many times for /health, every 0.1 s, while so many clients drip; return the answers."""
     answers = []
-    with crowd_process(address, clients, seconds, start) as process:
-        while process.poll() is None:
+    with crowd_process(address, clients, start):
+        for _ in range(count):
             answers.append(latency(address))
             time.sleep(0.1)
     return answers
@@ -89,4 +91,5 @@ def latencies_among(address, clients, seconds, start=HEADERS):
 
 if __name__ == "__main__":
     allow_files(4096)
-    asyncio.run(crowd(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4].encode()))
+    print("begun", flush=True)
+    asyncio.run(crowd(sys.argv[1], int(sys.argv[2]), 3600, sys.argv[3].encode()))
