@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=120_000)
         yield browser
         browser.close()
 
@@ -76,11 +77,10 @@ def visit(browser):
 
 def until(page, condition):
     """Wait for a condition. The page's security policy forbids playwright's own `wait_for_function`."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
+    until = time.monotonic() + 60
+    while not page.evaluate(condition):
+        assert time.monotonic() < until, f"never came true: {condition}"
         page.wait_for_timeout(25)
-    raise AssertionError(f"never came true: {condition}")
 
 
 def results(page):
