@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import time
 
 import pytest
 import torch
@@ -99,9 +98,16 @@ def test_the_test_classes_are_never_looked_at(tmp_path):
 
 
 TUNE = f"""
-import sys
+import os, signal, sys
+from pathlib import Path
 from training_tools import vectors
 from tuplet import training
+replace = os.replace
+def replace_and_die(part, path):
+    replace(part, path)
+    if Path(path).match(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace_and_die
 training.tune(vectors(**{EXAMPLES}), sys.argv[1], 14, seeds=2, space={SPACE}, checkpoint_every=3, **{QUICK})
 """
 
@@ -109,12 +115,9 @@ training.tune(vectors(**{EXAMPLES}), sys.argv[1], 14, seeds=2, space={SPACE}, ch
 def test_a_killed_tuning_continues_with_the_same_trials(tuned, tmp_path):
     """Killed in one of its trials and again between the seeds, it finds what an uninterrupted one finds."""
     for reached in ("trials/004/checkpoint.pt", "trials/*_seed_1/checkpoint.pt"):
-        process = start_process(TUNE, tmp_path)
-        while not list(tmp_path.glob(reached)):
-            assert process.poll() is None, process.communicate()[1]
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process = start_process(TUNE, tmp_path, reached)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == -signal.SIGKILL, errors
     assert not (tmp_path / "tuning.json").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("trials/00[0-3]/*")}
     again = training.tune(vectors(**EXAMPLES), tmp_path, 14, seeds=2, space=SPACE, checkpoint_every=3, **QUICK)
