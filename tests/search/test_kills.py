@@ -16,9 +16,9 @@ WRITER = Path(__file__).with_name("endless_writer.py")
 
 
 def killed_writer(folder: Path, first: int, delay: float) -> list[list[str]]:
-    """Start a writer, kill it some time after its first line, and return its lines."""
+    """Start a writer, kill it some time after its second batch, and return its lines."""
     process = subprocess.Popen([sys.executable, WRITER, folder, str(first)], stdout=subprocess.PIPE, text=True)
-    said = process.stdout.readline()
+    said = "".join(process.stdout.readline() for _ in range(3))
     time.sleep(delay)
     process.kill()
     said += process.stdout.read()
