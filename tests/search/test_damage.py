@@ -173,10 +173,10 @@ def test_a_manifest_with_a_value_that_cannot_be(tmp_path, value):
             seal(folder, json.loads(text))
         except (ValueError, RecursionError):
             path.write_text(text)
-        begun = time.monotonic()
+        begun = time.process_time()
         found = sentence(lambda: answers(folder))
         assert found is not None or place[0] == "crc32" or place[-1] == "crc32", place
-        assert time.monotonic() - begun < 2
+        assert time.process_time() - begun < 2
     for text in (WRONG[value], "{" + f'"format": {WRONG[value]}' + "}", f"[{WRONG[value]}]", ""):
         path.write_text(text)
         assert sentence(lambda: Index.open(folder)), text[:50]
