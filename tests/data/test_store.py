@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 import warnings
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,6 +24,7 @@ from tuplet.errors import OptionWarning
 from tuplet.images.crop import CentreCrop
 from tuplet.sampling import HardClassSampler, NPairSampler
 from tuplet.threads import map_in_threads
+from waiting import wait_for
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_sigterm_to_all_processes_prints_no_traceback(photos):
     command = [sys.executable, "-c", STOPPED, photos]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
-        assert process.stdout.readline() == "read\n"
+        assert [process.stdout.readline() for _ in range(9)] == ["read\n"] * 9  # of both workers
         os.killpg(process.pid, signal.SIGTERM)
         assert (process.wait(60), process.stderr.read()) == (143, "")
 
@@ -141,7 +141,9 @@ from tuplet import data as tuplet_data
 from tuplet.data import store
 decode = store._decode
 def slow(*args):
-    for item in decode(*args):
+    for number, item in enumerate(decode(*args)):
+        if number == int(sys.argv[4]):
+            time.sleep(600)
         time.sleep(float(sys.argv[3]))
         yield item
     open(f"{sys.argv[2]}.decoded", "a").write("x")
@@ -151,8 +153,8 @@ print(int(loaded.values.long().sum()))
 """
 
 
-def fill(photos, folder, delay):
-    command = [sys.executable, "-c", FILL, str(photos), str(folder), str(delay)]
+def fill(photos, folder, delay, hangs_at=-1):
+    command = [sys.executable, "-c", FILL, str(photos), str(folder), str(delay), str(hangs_at)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -166,18 +168,11 @@ def partial_of(folder, pid):
     return 0
 
 
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_fill_that_is_killed_leaves_nothing_to_be_taken_for_a_cache(photos, tmp_path, soak):
     folder = tmp_path / "cache"
     expected = int(load(tuplet_data.open(photos), 24, workers=0).values.long().sum())
     for kill in range(16 if soak else 2):
-        run = fill(photos, folder, 0.02)
+        run = fill(photos, folder, 0.02, hangs_at=36)
         written = 40 * 3 * 24 * 24 * (kill % 8) // 10
         wait_for(lambda pid=run.pid, least=written: partial_of(folder, pid) > least)
         run.send_signal(signal.SIGKILL)
@@ -192,7 +187,7 @@ def test_two_processes_fill_a_cache_once(photos, tmp_path):
     folder = tmp_path / "cache"
     expected = int(load(tuplet_data.open(photos), 24, workers=0).values.long().sum())
     runs = [fill(photos, folder, 0.03) for _ in range(3)]
-    outputs = [run.communicate(timeout=60)[0] for run in runs]
+    outputs = [run.communicate(timeout=300)[0] for run in runs]
     assert [int(output) for output in outputs] == [expected] * 3
     assert (tmp_path / "cache.decoded").read_text() == "x"
 
