@@ -3,15 +3,17 @@
 import io
 import json
 import random
-import select
 import shutil
 import subprocess
 import tarfile
 import zipfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 import numpy as np
 import pyarrow
@@ -61,6 +63,8 @@ class Reader:
         if self._process is None:
             program = TESTS / "soak" / "file_reader.py"
             self._process = start_process(program, command=("-u",), stdin=subprocess.PIPE)
+            self._lines = SimpleQueue()
+            Thread(target=_pass_on, args=(self._process.stdout, self._lines), daemon=True).start()
             assert self._line(300) == "ready\n", self._process.stderr.read()
         self._process.stdin.write(f"{reader}\t{path}\n")
         self._process.stdin.flush()
@@ -69,20 +73,31 @@ class Reader:
             line = self._line(DEADLINE)
         if line:
             return json.loads(line)
+        with suppress(subprocess.TimeoutExpired):  # after a crash its output ends first
+            self._process.wait(1)
         ended = self._process.poll()
         self.close()
         return [f"no answer within {DEADLINE:g} s" if ended is None else f"a crash with status {ended}", DEADLINE, 0]
 
     def _line(self, seconds):
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return self._process.stdout.readline() if ready else ""
+        try:
+            return self._lines.get(timeout=seconds)
+        except Empty:
+            return ""
 
     def close(self):
         """End the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
             self._process = None
+
+
+def _pass_on(stream, lines):
+    """Put the lines of a stream into a queue, and an empty one at its end; `select` would miss those read ahead."""
+    for line in stream:
+        lines.put(line)
+    lines.put("")
 
 
 def mutations(content, count, rng):
