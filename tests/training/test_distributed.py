@@ -1,7 +1,9 @@
 """Tests of several processes under torchrun: they train what one process trains on the same batches."""
 
+import os
 import shutil
 import socket
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -202,18 +204,21 @@ RESUMED = {
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
+    """Return a port below those that the system gives to whoever asks for any."""
+    for port in range(10_000 + os.getpid() % 20_000, 32_768):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("localhost", port))
+            return port
+    return pytest.fail("no port is free")
 
 
 def torchrun(folder, code, processes=2):
     """Run code in several processes, as a user would; return standard error and the exit code."""
     script = folder / "script.py"
     script.write_text(code)
-    command = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={free_port()}")
+    command = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone")
     child = start_process(script, folder, command=command)
-    _, errors = child.communicate(timeout=240)
+    _, errors = child.communicate(timeout=600)
     return errors, child.returncode
 
 
@@ -364,7 +369,7 @@ def test_a_process_does_not_wait_forever_for_another(lost, how, sentence, tmp_pa
     code = LOST.format(rank=lost, signal=how)
     processes = [start_process(code, tmp_path / "run", RANK=str(rank), **options) for rank in range(2)]
     try:
-        _, errors = processes[1 - lost].communicate(timeout=60)
+        _, errors = processes[1 - lost].communicate(timeout=300)
     finally:
         processes[lost].kill()
         processes[lost].communicate()
