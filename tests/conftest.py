@@ -33,6 +33,12 @@ def pytest_configure(config):
         settings.load_profile("soak")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Let the random numbers of a test not depend on the tests that this process has run before."""
+    torch.default_generator.manual_seed(0)
+
+
 @pytest.fixture
 def soak(request):
     """True in `make soak`: a long test then runs its full count instead of a sample."""
