@@ -8,10 +8,12 @@ import subprocess
 import sys
 from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
 import torch
+from jupyter_client import AsyncKernelManager
 from nbclient import NotebookClient
 
 import tuplet
@@ -69,7 +71,11 @@ def test_notebooks_run(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "clear the outputs before you save it"
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    with TemporaryDirectory() as folder:  # of a short name, as those of sockets must be
+        # The ports that it would otherwise choose could be another process's before the kernel listens there.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
+        resources = {"metadata": {"path": tmp_path}}
+        NotebookClient(notebook, km=kernel, timeout=600, startup_timeout=300, resources=resources).execute()
 
 
 @pytest.fixture(scope="module")
