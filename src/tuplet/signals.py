@@ -81,6 +81,26 @@ def restore_stop() -> Iterator[None]:
 
 
 @contextmanager
+def postpone_signals() -> Iterator[None]:
+    """Handle ctrl-C and SIGTERM after this block instead of inside it.
+
+    Python loses what they raise in the midst of a fork, and torch cannot clean up after a loader that is half made.
+
+    >>> with postpone_signals():
+    ...     print("no KeyboardInterrupt in here")
+    no KeyboardInterrupt in here
+    """
+    received: list[int] = []
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            usual = [number for number in RAISING if callable(signal.getsignal(number))]
+            stack.enter_context(_handled(dict.fromkeys(usual, lambda number, frame: received.append(number))))
+        yield
+    if received:
+        signal.raise_signal(received[0])
+
+
+@contextmanager
 def delay_signals(enabled: bool = True) -> Iterator[Callable[[], int]]:
     """Yield a function that returns the signal that asked to stop, or 0, instead of stopping at once.
 

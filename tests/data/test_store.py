@@ -135,6 +135,26 @@ def test_sigterm_to_all_processes_prints_no_traceback(photos):
         assert (process.wait(60), process.stderr.read()) == (143, "")
 
 
+STOPPED_WHILE_WORKERS_START = """
+import os, signal, sys
+from tuplet import data as tuplet_data
+from tuplet.data import store
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))
+try:
+    for _ in store._decode(tuplet_data.open(sys.argv[1]), [store.CentreCrop(24, 24)], 2):
+        print("read")
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_ctrl_c_while_workers_start_is_not_lost(photos):
+    """Python ignores what a signal raises in the functions that it calls before and after a fork."""
+    command = [sys.executable, "-c", STOPPED_WHILE_WORKERS_START, photos]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+
+
 FILL = """
 import sys, time
 from tuplet import data as tuplet_data

@@ -21,6 +21,7 @@ from tuplet.data.stream import StreamedImages, available_memory
 from tuplet.errors import warn
 from tuplet.images.crop import CentreCrop, to_tensor
 from tuplet.images.decode import UnreadableImageError
+from tuplet.signals import postpone_signals
 from tuplet.threads import usable_cores
 
 _logger = logging.getLogger("tuplet")
@@ -301,7 +302,9 @@ def _decode(
         generator=own,
         worker_init_fn=_end_quietly,
     )
-    for pixels, aspects, problems in loader:
+    with postpone_signals():
+        batches = iter(loader)  # starts the workers
+    for pixels, aspects, problems in batches:
         yield from zip(zip(*pixels, strict=True), aspects, problems, strict=True)
 
 
@@ -312,6 +315,8 @@ def _end_quietly(worker: int) -> None:
     hook. Where SIGTERM goes to all processes, torch reports each worker that did not end with 0.
     """
     sys.excepthook = lambda *_: None
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # again: it was postponed while this worker started
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
