@@ -153,7 +153,7 @@ def test_labels_may_be_names():
         assert data.class_names == ("ant", "bee")
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_images_may_come_as_a_list_of_arrays():
     assert len(from_images([np.zeros((5, 7, 3), np.uint8)] * 2, [0, 1])) == 2
 

@@ -379,7 +379,7 @@ class TestView:
             push += log(1 + (2 * (s[c, ~positive] + 0.1)).exp().sum())
         assert loss(x, sets, same="any").item() == pytest.approx(pull / 3 + push / 4)
 
-    @pytest.mark.filterwarnings("error")
+    @pytest.mark.filterwarnings("error::UserWarning")
     def test_labels_need_not_be_contiguous(self):
         """Nor need the result of a comparison; torch would warn once per process."""
         x, labels = batch(BY_NAME["angular"])
