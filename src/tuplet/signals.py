@@ -1,8 +1,10 @@
 """Ctrl-C, and SIGTERM, which `docker stop`, `kill` and Slurm send: end at once, raise, or finish the current step."""
 
+import _thread
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -62,8 +64,29 @@ def raise_on_signals() -> Iterator[None]:
     """
     _raised.clear()
     usual = {number: handler for number, handler in RAISING.items() if signal.getsignal(number) is _quit}
-    with _handled(usual), restore_stop():
+    with _handled(usual), _repeat_ignored_stops(), restore_stop():
         yield
+
+
+@contextmanager
+def _repeat_ignored_stops() -> Iterator[None]:
+    """Handle a signal again, a moment later, where Python ignored what it raised.
+
+    It does so in `__del__` and in callbacks, some of which run at every import.
+    """
+    before = sys.unraisablehook
+
+    def repeat(ignored: Any) -> None:
+        if _raised and isinstance(ignored.exc_value, KeyboardInterrupt | SystemExit):
+            threading.Timer(0.01, _thread.interrupt_main, _raised[-1:]).start()
+        else:
+            before(ignored)
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

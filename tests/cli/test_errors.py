@@ -384,20 +384,41 @@ def test_a_terminal_without_unicode(folder):
     assert "report.html" in succeeded(tuplet("report", "run", cwd=folder, env=latin))
 
 
+class Sequence:
+    """Get a signal while torch reads it, which reports the exception of the handler as an error of its own."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        signal.raise_signal(self.number)
+
+
+class Dropped:
+    """Get a signal in a place where Python ignores all exceptions."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+def drop_and_go_on(number):
+    Dropped(number)
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_that_code_in_c_reports_as_an_error(number, code, capsys):
-    """torch reads a sequence, the signal comes in between, and the exception of its handler is lost."""
-
-    class Sequence:
-        def __len__(self):
-            return 1
-
-        def __getitem__(self, index):
-            signal.raise_signal(number)
-
+@pytest.mark.parametrize("lose", [lambda number: torch.tensor(Sequence(number)), drop_and_go_on], ids=["C", "__del__"])
+def test_a_stop_whose_exception_is_lost(number, code, lose, capsys):
     def command():
         with when_stopped(lambda: "; all is kept"):
-            torch.tensor(Sequence())
+            lose(number)
 
     before = signal.getsignal(number)
     try:
