@@ -24,15 +24,21 @@ for _ in range({times}):
 print(stopped)
 """
 UNFINISHED = """
+import torch
 from tuplet.threads import map_in_threads
-found = map_in_threads(abs, range(10**7), lead=512, workers=2)
-print(next(found))
+torch.set_num_threads(1)
+ones = torch.ones(400, 400)
+found = map_in_threads(lambda n: n * (ones @ ones), range(10**7), lead=512, workers=2)
+print(int(next(found).sum()))
 """
 
 
 @pytest.mark.parametrize(("script", "printed"), [(INTERRUPTED, None), (UNFINISHED, 0)], ids=["ctrl-C", "unfinished"])
 def test_no_thread_waits_forever(script, printed, soak):
-    """An executor waits forever within some hundred times: its locks are taken by code in Python."""
+    """An executor waits forever within some hundred times: its locks are taken by code in Python.
+
+    A thread that is in torch when Python ends aborts the process.
+    """
     times = 20_000 if soak else 300
     script = script.format(times=times)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300 + times / 20)

@@ -1,7 +1,7 @@
 """Map a function in threads, so that ctrl-C ends it at any moment."""
 
+import atexit
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -11,6 +11,15 @@ from typing import Generic, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
+#: Functions that end the threads of each map that is not done.
+_stops: list[Callable[[], None]] = []
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End all threads before Python does: a thread that is in torch then would abort the process."""
+    while _stops:
+        _stops.pop()()
 
 
 def usable_cores() -> int:
@@ -58,11 +67,20 @@ def map_in_threads(
     waiting: deque[_Task[A, B]] = deque()
     threads: list[Thread] = []
 
+    def stop() -> None:
+        with suppress(Empty):
+            while True:
+                tasks.get_nowait()
+        tasks.put(None)
+        for thread in threads:
+            thread.join()
+
     def work() -> None:
         while (task := tasks.get()) is not None:
             task.run(function)
         tasks.put(None)  # for the others
 
+    _stops.append(stop)
     try:
         for item in items:
             waiting.append(_Task(item))
@@ -76,10 +94,6 @@ def map_in_threads(
         while waiting:
             yield waiting.popleft().result()
     finally:
-        with suppress(Empty):
-            while True:
-                tasks.get_nowait()
-        tasks.put(None)
-        if not sys.is_finalizing():  # then they have ended
-            for thread in threads:
-                thread.join()
+        if stop in _stops:
+            stop()
+            _stops.remove(stop)
