@@ -31,7 +31,7 @@ class Visit:
             "--dump-dom",
             f"file://{page}",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         self.dom = done.stdout
         self.console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
         self.requests = sorted(_requests_of_page(json.loads(log.read_text())["events"]))

@@ -23,7 +23,7 @@ def environment():
 def tuplet(*words, cwd, **options):
     """Run `tuplet WORDS` as a process and return the finished process."""
     command = [sys.executable, "-m", "tuplet", *map(str, words)]
-    settings = {"capture_output": True, "text": True, "timeout": 120, "env": environment(), **options}
+    settings = {"capture_output": True, "text": True, "timeout": 300, "env": environment(), **options}
     return subprocess.run(command, cwd=cwd, check=False, **settings)
 
 

@@ -32,7 +32,7 @@ def tool(name, *words):
     """Run a checker that is installed beside Python; its output is empty or the reason of the failure."""
     command = shutil.which(name, path=Path(sys.executable).parent)
     assert command, f"{name} is missing; pip install -e '.[dev]'"
-    done = subprocess.run([command, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([command, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
