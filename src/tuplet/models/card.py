@@ -79,7 +79,7 @@ def _parts(embedder: Embedder, run: Mapping[str, Any], metrics: Mapping[str, Any
 
 
 def _kind_of_classes(metrics: Mapping[str, Any]) -> str:
-    """Return whether the classes of the test are those of the training; "" for a run that has not noted it."""
+    """Say whether the test classes are those of the training; "" if the run has not noted it."""
     classes, trained = metrics.get("classes"), metrics.get("trained_classes")
     if classes is None or trained is None:
         return ""
