@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 A = TypeVar("A")
@@ -20,6 +20,10 @@ def _stop_all() -> None:
     """End all threads before Python does: a thread that is in torch then would abort the process."""
     while _stops:
         _stops.pop()()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_stops.clear)  # threads do not survive a fork
 
 
 def usable_cores() -> int:
@@ -65,30 +69,35 @@ def map_in_threads(
     # taken, and the threads that need it wait forever. These queues are C.
     tasks: SimpleQueue[_Task[A, B] | None] = SimpleQueue()
     waiting: deque[_Task[A, B]] = deque()
-    threads: list[Thread] = []
+    # A lock of each thread, which it holds until it ends. The thread itself lists it: ctrl-C may come in the midst of
+    # starting one.
+    working: list[Lock] = []
+    started = 0
 
     def stop() -> None:
         with suppress(Empty):
             while True:
                 tasks.get_nowait()
         tasks.put(None)
-        for thread in threads:
-            thread.join()
+        for lock in working:
+            lock.acquire()
 
     def work() -> None:
-        while (task := tasks.get()) is not None:
-            task.run(function)
-        tasks.put(None)  # for the others
+        lock = Lock()
+        with lock:
+            working.append(lock)
+            while (task := tasks.get()) is not None:
+                task.run(function)
+            tasks.put(None)  # for the others
 
     _stops.append(stop)
     try:
         for item in items:
             waiting.append(_Task(item))
             tasks.put(waiting[-1])
-            if len(threads) < (workers or min(8, usable_cores())):
-                thread = Thread(target=work, daemon=True)
-                thread.start()
-                threads.append(thread)
+            if started < (workers or min(8, usable_cores())):
+                started += 1
+                Thread(target=work, daemon=True).start()
             if len(waiting) > lead:
                 yield waiting.popleft().result()
         while waiting:
